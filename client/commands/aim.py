@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.base.precision import said
+from lumigrad.client.base.cautions import said
 from lumigrad.client.commands.options import AXES, direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.calibration import TYPE, Calibration

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.cautions import said
 from lumigrad.client.base.extras import require
-from lumigrad.client.base.precision import said
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
 from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.base.arrays import Float32
-from lumigrad.client.base.precision import said
+from lumigrad.client.base.cautions import said
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.commands.scene_file import add_lod, has_levels, scene_bytes, scene_path
 from lumigrad.client.commands.scene_text import aligned, counted, scene_text

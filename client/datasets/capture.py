@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Float64, float64_array
-from lumigrad.client.base.precision import warn_of
+from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.datasets.frame import lost_by_views, moved

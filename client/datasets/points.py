@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, warn_of, warn_of_levels
+from lumigrad.client.base.cautions import warn_of, warn_of_levels
+from lumigrad.client.base.precision import lost_by
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.points_ply import colors_of
 

@@ -21,7 +21,8 @@ from lumigrad.client.base.arrays import (
     int32_array,
     to_numpy,
 )
-from lumigrad.client.base.precision import lost_by_size, lost_by_spheres, warn_of
+from lumigrad.client.base.cautions import warn_of
+from lumigrad.client.base.precision import lost_by_size, lost_by_spheres
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.base.precision import box_of, lost_by, said, warn_of
+from lumigrad.client.base.cautions import said, warn_of
+from lumigrad.client.base.precision import box_of, lost_by
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.errors import InvalidArgument

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
-from lumigrad.client.base.precision import warn_caller
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.ply_header import PlyHeader, vertex_header, write_vertices
 from lumigrad.client.formats.scene import (

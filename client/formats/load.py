@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.base.precision import warn_of
+from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_compressed_ply
 from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
 from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply

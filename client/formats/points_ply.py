@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.precision import lost_by, median_of, said, warn_of, warn_of_levels
+from lumigrad.client.base.cautions import said, warn_of, warn_of_levels
+from lumigrad.client.base.precision import lost_by, median_of
 from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_vertices
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.base.precision import lost_by, median_of, said
+from lumigrad.client.base.cautions import said
+from lumigrad.client.base.precision import lost_by, median_of
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.affine import unit_quats
 from lumigrad.client.values.gaussians import Gaussians, sh_of_degree

@@ -12,7 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64, to_numpy
-from lumigrad.client.base.precision import warn_caller
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.quaternions import quaternions
 

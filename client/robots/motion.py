@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.base.precision import warn_caller
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
 from lumigrad.client.robots import Robot

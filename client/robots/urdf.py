@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.extras import require
-from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.mesh_files import scaled
 from lumigrad.client.formats.source import shortened

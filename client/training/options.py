@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lumigrad.client.base.arguments import number, truth, values_of, whole_number
-from lumigrad.client.base.precision import warn_caller
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel

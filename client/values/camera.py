@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64, affine_array, check_shape, float64_array
-from lumigrad.client.base.precision import warn_of_fractions
+from lumigrad.client.base.cautions import warn_of_fractions
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera_models import (
     InriaModel,

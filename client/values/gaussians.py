@@ -12,7 +12,8 @@ import numpy as np
 
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, median_of, warn_of, warn_of_bytes
+from lumigrad.client.base.cautions import warn_of, warn_of_bytes
+from lumigrad.client.base.precision import lost_by, median_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.affine import Affine
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from lumigrad.client.base.arguments import optional_name
 from lumigrad.client.base.arrays import Float32, Float64, Int32, Tensors, float32_array, int32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, median_of, sample_of, warn_of
+from lumigrad.client.base.cautions import warn_of
+from lumigrad.client.base.precision import lost_by, median_of, sample_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import mesh_pb2
 

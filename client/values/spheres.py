@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, median_of, warn_of, warn_of_bytes
+from lumigrad.client.base.cautions import warn_of, warn_of_bytes
+from lumigrad.client.base.precision import lost_by, median_of
 from lumigrad.client.errors import InvalidArgument
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Array, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import warn_of_levels
+from lumigrad.client.base.cautions import warn_of_levels
 from lumigrad.client.errors import InvalidArgument
 
 

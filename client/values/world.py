@@ -11,7 +11,8 @@ import numpy as np
 
 from lumigrad.client.base.arguments import instance, number, one_of, optional_name, truth, whole_number
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
-from lumigrad.client.base.precision import lost_by_size, said, warn_of
+from lumigrad.client.base.cautions import said, warn_of
+from lumigrad.client.base.precision import lost_by_size
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import SceneHandle, kind_in_words
 from lumigrad.client.values.mesh import Mesh, MeshReport

@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Array, Float32, float32_array
-from lumigrad.client.base.precision import said
+from lumigrad.client.base.cautions import said
 from lumigrad.client.errors import Internal, InvalidArgument
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.values.gaussians import Gaussians

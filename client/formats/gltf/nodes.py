@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.base.precision import warn_caller
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.formats.gltf.document import Document, Json
 from lumigrad.client.values.affine import matrices_of_quats
 

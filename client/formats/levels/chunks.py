@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.precision import said
+from lumigrad.client.base.cautions import said
 from lumigrad.client.formats.inria_ply import gaussians_of, holds_gaussians
 from lumigrad.client.formats.load import check_displayed, read_scene
 from lumigrad.client.formats.ply_header import PlyHeader

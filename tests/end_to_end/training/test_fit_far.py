@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.client.base.precision import said
+from lumigrad.client.base.cautions import said
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.evaluation import psnr
 from lumigrad.client.pictures import write_image

@@ -1,0 +1,78 @@
+"""Warnings of values that are probably not meant: imprecise coordinates, levels for colours, fractions for pixels."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import PrecisionWarning
+
+# Colours with 1 for white exceed this only in single lights; levels do in most of a picture.
+_LEAST_LEVEL, _SHARE_OF_LEVELS = 16, 0.05
+# Fractions of a picture's size are below these for focal lengths, in parts of it, and principal points, in pixels.
+_SHORT_FOCAL_LENGTH, _CORNER = 0.05, 1.0
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+def warn_of(name: str, lost: str) -> None:
+    """Warns of what is lost of an argument, at the line that called Lumigrad; nothing if nothing is, or it was said.
+
+    Args:
+        name: the argument.
+        lost: what `precision.lost_by` says.
+    """
+    if lost and not _silent.get():
+        warn_caller(f"{name}: {lost}", PrecisionWarning)
+
+
+def warn_of_levels(name: str, colors: Array) -> None:
+    """Warns, as `warn_of`, of colours that are probably levels of 8 or 16 bits; single bright ones are none."""
+    if np.count_nonzero(colors > _LEAST_LEVEL) > _SHARE_OF_LEVELS * colors.size and not _silent.get():
+        text = f"expected colours with 1 for white, got many beyond {_LEAST_LEVEL}, which are used as they are"
+        warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest")
+
+
+def warn_of_bytes(name: str, colors: Array) -> None:
+    """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255; flags of 0 and 1 are no levels."""
+    if colors.dtype == np.uint8 and colors.max(initial=0) > 1 and not _silent.get():
+        text = "expected colours with 1 for white, got uint8, whose values are used as they are"
+        warn_caller(f"{name}: {text}; divide levels by 255")
+
+
+def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], size: tuple[int, int]) -> None:
+    """Warns, as `warn_of`, of a focal length and a principal point that are probably fractions of the picture's size.
+
+    Args:
+        focal: fx, fy.
+        center: cx, cy.
+        size: width and height, pixels.
+    """
+    is_short = max(focal[0] / size[0], focal[1] / size[1]) < _SHORT_FOCAL_LENGTH
+    if is_short and min(center) >= 0 and max(center) <= _CORNER and not _silent.get():
+        given = ", ".join(f"{value:g}" for value in (*focal, *center))
+        text = f"expected pixels, got {given} for a picture of {size[0]} x {size[1]}"
+        warn_caller(f"fx, fy, cx, cy: {text}; multiply fractions of the picture by its width and height")
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line that called Lumigrad."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("lumigrad.", "dataclasses")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Silence `warn_of` for a `with` block whose warnings have been given already, or do not apply."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)

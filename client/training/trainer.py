@@ -77,6 +77,8 @@ class Trainer(Staying):
         self._snapshot_every = snapshot_every
         # The limit of batches in flight, and the last step whose gradients were sent.
         self._ahead, self._applied = 1, -1
+        # The loop over batches that has not ended.
+        self._loop: object = None
 
     def __enter__(self) -> Trainer:
         return self
@@ -236,17 +238,22 @@ class Trainer(Staying):
         self._clear_up()
         first = number = sent = self._next
         last = number + len(chosen)
-        while number < last:
-            while sent < last and sent - number < limit and not (sent > number and self._rests_before(sent)):
-                self.send_step(sent, chosen[sent - first], size, shown, image_format, own_loss=True)
-                sent += 1
-            yield Batch(self, self._images())
-            if self._applied != number:
-                raise LumigradError("the batch before was not applied: call its apply(color=…) in each round")
-            number += 1
-            if number == sent and self._stream.history_bytes > _HISTORY_BYTES:
-                self.snapshot()
-        self.settle()
+        self._loop = loop = object()
+        try:
+            while number < last:
+                while sent < last and sent - number < limit and not (sent > number and self._rests_before(sent)):
+                    self.send_step(sent, chosen[sent - first], size, shown, image_format, own_loss=True)
+                    sent += 1
+                yield Batch(self, self._images())
+                if self._applied != number:
+                    raise LumigradError("the batch before was not applied: call its apply(color=…) in each round")
+                number += 1
+                if number == sent and self._stream.history_bytes > _HISTORY_BYTES:
+                    self.snapshot()
+            self.settle()
+        finally:
+            if self._loop is loop:
+                self._loop = None
 
     def _rests_before(self, number: int) -> bool:
         """Whether a step is sent only once no other step lacks gradients, because a snapshot comes before it."""
@@ -268,7 +275,7 @@ class Trainer(Staying):
         Example:
             scene = trainer.publish()
         """
-        self._recover()
+        self._prepare()
         self._stream.send(Request(training_pb2.TrainRequest(publish=training_pb2.Publish())))
         try:
             published = self._received("published").message.published
@@ -287,7 +294,7 @@ class Trainer(Staying):
         Example:
             fitted = trainer.scene()
         """
-        self._recover()
+        self._prepare()
         self._stream.send(Request(training_pb2.TrainRequest(get_scene=training_pb2.GetScene())))
         reply = self._received("scene")
         return scene_of(reply.message.scene.scene, reply.reader)
@@ -301,7 +308,7 @@ class Trainer(Staying):
         Example:
             next_step = trainer.snapshot()
         """
-        self._recover()
+        self._prepare()
         self._stream.send(Request(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot())))
         return int(self._received("snapshotted").message.snapshotted.step)
 
@@ -325,7 +332,7 @@ class Trainer(Staying):
         Example:
             views, exposures = trainer.views()
         """
-        self._recover()
+        self._prepare()
         self._stream.send(Request(training_pb2.TrainRequest(get_views=training_pb2.GetViews())))
         reply = self._received("views")
         found = reply.message.views
@@ -392,6 +399,12 @@ class Trainer(Staying):
             self._early.clear()
             while self._late:
                 self._late.popleft().is_refused = True
+
+    def _prepare(self) -> None:
+        """Discards images that a loop over batches has left without gradients: the worker would wait for those."""
+        self._recover()
+        if self._is_own and self._loop is None:
+            self._clear_up()
 
     def _clear_up(self) -> None:
         """Cleans up after a loop that ended early: completes steps, and discards images without gradients."""

@@ -252,3 +252,24 @@ def test_batches_that_get_no_gradient_are_forgotten(client: Client) -> None:
             scenes.append(trainer.scene())
     for name, array in scenes[0].tensors.items():
         assert np.array_equal(array, scenes[1].tensors[name]), name
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize("asked", ["publish", "scene", "cameras"])
+def test_images_of_a_loop_that_was_left_keep_nobody_waiting(client: Client, asked: str, in_flight: int) -> None:
+    with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES) as trainer:
+        before = trainer.scene()
+        for batch in trainer.batches(3, in_flight=in_flight):
+            assert batch.color.any()
+            break
+        getattr(trainer, asked)()
+        assert trainer.step_number == 0
+        for name, array in trainer.scene().tensors.items():
+            np.testing.assert_array_equal(array, before.tensors[name])
+        numbers = [batch.apply(color=np.ones_like(batch.color)).number for batch in trainer.batches(3)]
+        assert numbers == [0, 1, 2]
+        # In the loop, images that were rendered stay what they are.
+        for batch in trainer.batches(2):
+            batch.apply(color=np.ones_like(batch.color))
+            assert getattr(trainer, asked)()
+        assert trainer.step_number == 5

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, option
 from lumigrad.client.commands.scene_text import counted
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats import read_drive_log, read_scene
+from lumigrad.client.formats import load_gaussians, read_drive_log
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
 from lumigrad.drive.v1 import sensorsim_pb2
+from lumigrad.protos.drive.doubts import doubts, doubts_of_files
 from lumigrad.protos.drive.json_node import ManifestError
-from lumigrad.protos.drive.manifest import Manifest, read_manifests
+from lumigrad.protos.drive.manifest import NAME, Manifest, read_manifests
 
 _HEADING = "examples:\n"
 _CHECK = """\
@@ -49,7 +51,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
         for manifest in _manifests(arguments.path):
-            print("\n".join(_described(manifest)))
+            _check(manifest)
         return 0
     with connect(arguments) as client:
         return _replay(client, arguments.path, arguments.pictures)
@@ -62,16 +64,25 @@ def _manifests(folder: Path) -> tuple[Manifest, ...]:
         raise InvalidArgument.of("path", str(error)) from error
 
 
-def _described(scene: Manifest) -> Iterator[str]:
-    """Lines about a scene; reads its files."""
+def _check(scene: Manifest) -> None:
+    """Print what is in a scene, and what is doubtful; reads its files."""
+    files = {path: load_gaussians(path) for path in dict.fromkeys(file.path for file in scene.files)}
+    print("\n".join(_described(scene, {path: len(gaussians) for path, gaussians in files.items()})), flush=True)
+    means = [np.asarray(files[file.path].means, np.float64) for file in scene.files]
+    for doubt in (*doubts(scene), *doubts_of_files(scene, means)):
+        warn_caller(f"{scene.folder / NAME}: {doubt}")
+
+
+def _described(scene: Manifest, counts: Mapping[Path, int]) -> Iterator[str]:
+    """Lines about a scene; `counts` are the Gaussians in its files."""
     span = "any time" if scene.time_range_us is None else "{} to {} us".format(*scene.time_range_us)
     yield f"{scene.scene_id}: {span}"
     tracks: dict[Path, list[str]] = {}
     for track in scene.tracks:
         tracks.setdefault(track.gaussians.path, []).append(f"track {track.track_id}, {track.semantic_class}")
-    for path in dict.fromkeys(file.path for file in scene.files):
+    for path, count in counts.items():
         what = " of " + "; ".join(tracks[path]) if path in tracks else ""
-        yield f"  {path.relative_to(scene.folder)}: {len(read_scene(path)):,} Gaussians{what}"
+        yield f"  {path.relative_to(scene.folder)}: {count:,} Gaussians{what}"
     for camera in scene.cameras:
         spec = camera.intrinsics
         model = str(spec.WhichOneof("camera_param")).removesuffix("_param")

@@ -39,7 +39,8 @@ class JsonNode:
             size = file.stat().st_size
             if size > _MOST_BYTES:
                 raise ManifestError(f"{file}: expected at most {_MOST_BYTES:,} bytes, got {size:,}")
-            text = file.read_text(encoding="utf-8")
+            # Some editors write a byte order mark.
+            text = file.read_text(encoding="utf-8-sig")
             return JsonNode(json.loads(text, object_pairs_hook=_unique, parse_constant=_refused), file)
         except OSError as error:
             raise ManifestError(f"{file}: {error.strerror}") from error

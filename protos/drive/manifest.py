@@ -25,9 +25,10 @@ _MOST_PIXELS = (1 << 31) - 1
 # The numbers of coefficients of windshields: of polynomials of two variables, of the orders 0 to 5.
 _GLASS_COUNTS = (1, 3, 6, 10, 15, 21)
 _SHUTTERS = tuple(value.name for value in sensorsim_pb2.ShutterType.DESCRIPTOR.values[1:])
+# The polynomial of an f-theta lens that counts, and its number in messages, by `reference_poly`.
 _REFERENCES = {
-    "pixel_to_angle": sensorsim_pb2.FthetaCameraParam.PIXELDIST_TO_ANGLE,
-    "angle_to_pixel": sensorsim_pb2.FthetaCameraParam.ANGLE_TO_PIXELDIST,
+    "pixel_to_angle": ("pixeldist_to_angle", sensorsim_pb2.FthetaCameraParam.PIXELDIST_TO_ANGLE),
+    "angle_to_pixel": ("angle_to_pixeldist", sensorsim_pb2.FthetaCameraParam.ANGLE_TO_PIXELDIST),
 }
 IDENTITY = RigidPose(np.zeros(3), np.array([1.0, 0.0, 0.0, 0.0]))
 
@@ -144,7 +145,7 @@ def read_manifest(file: str | PathLike[str]) -> Manifest:
         folder=node.file.parent,
         scene_id=found["scene_id"].text(),
         time_range_us=_time_range(found["time_range_us"]) if "time_range_us" in found else None,
-        background=tuple(found["background"].numbers((3,))) if "background" in found else (0.0, 0.0, 0.0),
+        background=_background(found["background"]) if "background" in found else (0.0, 0.0, 0.0),
         gaussians=tuple(map(_gaussians, found["gaussians"].items())),
         tracks=tuple(map(_track, _items(found, "tracks"))),
         cameras=tuple(map(_camera, found["cameras"].items())),
@@ -175,6 +176,13 @@ def _time_range(node: JsonNode) -> tuple[int, int]:
     if len(times) != 2 or times[0] > times[1]:
         node.fail("the first and the last time, microseconds")
     return times[0], times[1]
+
+
+def _background(node: JsonNode) -> tuple[float, ...]:
+    color = tuple(node.numbers((3,)))
+    if not all(0.0 <= channel <= 1.0 for channel in color):
+        node.fail("three channels from 0 to 1")
+    return color
 
 
 def _file(node: JsonNode) -> Path:
@@ -310,9 +318,12 @@ def _ftheta(node: JsonNode, spec: sensorsim_pb2.CameraSpec) -> None:
     found = node.fields(("principal_point", "reference_poly"), (*lengths, "max_angle", "linear_cde"))
     reference = found["reference_poly"].choice(tuple(_REFERENCES))
     coefficients = _coefficients(found, lengths, "poly")
-    lens = sensorsim_pb2.FthetaCameraParam(
-        **_film(found), **coefficients, **_max_angle(found), reference_poly=_REFERENCES[reference]
-    )
+    name, number = _REFERENCES[reference]
+    polynomial = coefficients.get(f"{name}_poly", [])
+    if len(polynomial) < 2 or not polynomial[1] > 0.0:
+        where = found.get(name, JsonNode(None, node.file, f"{node.path}.{name}"))
+        where.fail("the reference polynomial to rise at 0: its second coefficient is above 0")
+    lens = sensorsim_pb2.FthetaCameraParam(**_film(found), **coefficients, **_max_angle(found), reference_poly=number)
     if "linear_cde" in found:
         names = ("linear_c", "linear_d", "linear_e")
         linear = found["linear_cde"].fields(names)

@@ -43,7 +43,7 @@ class ServeCommand:
                 # Scenes that no worker could serve are a ConfigError. Without scenes none of the packages is needed.
                 from lumigrad.server.sensorsim.catalog import Catalog
 
-                Catalog.open(config.sensorsim)
+                Catalog.open(config.sensorsim).log_doubts()
             if config.scene_files or config.scene_urls:
                 from lumigrad.server.sensorsim.scene_addresses import scene_addresses
 

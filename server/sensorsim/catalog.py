@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from lumigrad.protos.drive.doubts import doubts
 from lumigrad.protos.drive.json_node import ManifestError
 from lumigrad.protos.drive.manifest import EgoMask, GaussianFile, Manifest, read_manifest, read_manifests
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.core import logs
 from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.errors import SceneFilesError
@@ -177,9 +180,15 @@ class Catalog:
                     self._add(found)
                 except ConfigError as error:
                     raise SceneFilesError(f"{URL}: {_without(file.parent, error)}") from None
+                _log_doubts(found)
                 return
         is_same = known.manifest.folder.resolve() == file.parent
         require(is_same, URL, f"the address of the one scene called {name}", "that of another folder")
+
+    def log_doubts(self) -> None:
+        """Log what is probably wrong in the manifests."""
+        for scene in self._scenes.values():
+            _log_doubts(scene.manifest)
 
     def _add(self, manifest: Manifest) -> None:
         # All are checked first: a scene that is refused leaves no masks.
@@ -246,6 +255,11 @@ def state_of(file: Path) -> FileState | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+def _log_doubts(manifest: Manifest) -> None:
+    for doubt in doubts(manifest):
+        logs.event("a driving scene is doubtful", logging.WARNING, scene=manifest.scene_id, why=doubt)
 
 
 def _without(folder: Path, error: Exception) -> str:

@@ -62,6 +62,18 @@ def test_a_scene_that_came_after_the_worker_is_found_by_its_address(simulator: D
     assert [scene.scene_id for scene in loaded] == ["later one"]
 
 
+def test_what_is_hardly_meant_in_a_scene_that_came_later_is_in_the_log(tmp_path: Path) -> None:
+    street(tmp_path)
+    with worker("--device", "cpu", "--sensorsim", str(tmp_path)) as process:
+        place = street(tmp_path / "later", "upside down")
+        place.write(trajectories=[{"timestamps_us": [1_000_000], "poses": [[0, 0, 0, 1, 0, 0, 0]]}])
+        with DrivingClient(process.target) as client:
+            for _ in range(2):
+                client.call("get_available_scenes", metadata=headers(place.file.as_uri()))
+        process.wait_for_log("the rig is upside down")
+        assert process.log.count("the rig is upside down") == 1
+
+
 @pytest.mark.parametrize(
     "address",
     [

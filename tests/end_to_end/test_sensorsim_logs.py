@@ -76,6 +76,14 @@ def test_the_command_checks_scenes_and_replays_logs(process: WorkerProcess, plac
     manifest.write_text(json.dumps(content))
     shared = lumigrad("sensorsim", "check", str(copied)).stdout
     assert shared.count("car.ply") == 1 and "of track car, automobile; track second, automobile\n" in shared
+    # What is hardly meant is said on standard error, here by the check, and in the log of a worker.
+    content["trajectories"][0]["poses"] = [[0, 0, 0, 1, 0, 0, 0], [20, 0, 0, 1, 0, 0, 0]]
+    manifest.write_text(json.dumps(content))
+    doubted = lumigrad("sensorsim", "check", str(copied))
+    doubt = "trajectories[0].poses: the rig is upside down: its z axis points down"
+    assert doubted.returncode == 0 and f"lumigrad: {manifest}: {doubt}" in doubted.stderr
+    with worker("--device", "cpu", "--sensorsim", str(copied)) as other:
+        assert other.log.count(doubt) == 1
     batch = MESSAGES["Batch"](items=[{"request": frame(WIDE)}, {"request": frame(scene_id="nowhere")}])
     aggregate = MESSAGES["Aggregate"](rgb_requests=[frame(FRONT, image_format=JPEG)])
     entries = ((1, MESSAGES["Empty"]()), (3, frame(FRONT)), (30, batch), (21, aggregate))

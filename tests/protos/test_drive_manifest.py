@@ -50,6 +50,11 @@ def change(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
     return apply
 
 
+def lens_of(manifest: Any) -> dict[str, Any]:
+    """The lens of the first camera."""
+    return manifest["cameras"][0]["intrinsics"]["ftheta"]
+
+
 LENS = ("cameras", 0, "intrinsics", "ftheta")
 BROKEN = {
     "another format": (change("format", to="x"), 'format: expected one of lumigrad.drive, got "x"'),
@@ -101,6 +106,18 @@ BROKEN = {
         change("cameras", 0, "resolution_hw", to=[0, 5]),
         "cameras[0].resolution_hw[0]: expected a whole number from 1 to",
     ),
+    "a lens that sees nothing": (
+        change(*LENS, "pixeldist_to_angle", to=[0, 0]),
+        "cameras[0].intrinsics.ftheta.pixeldist_to_angle: expected the reference polynomial to rise at 0",
+    ),
+    "a lens without its reference": (
+        lambda manifest: lens_of(manifest).update(reference_poly="angle_to_pixel", angle_to_pixeldist=None),
+        "cameras[0].intrinsics.ftheta.angle_to_pixeldist: expected the reference polynomial to rise at 0",
+    ),
+    "a background of levels": (
+        change("background", to=[255, 0, 0]),
+        "background: expected three channels from 0 to 1, got [255, 0, 0]",
+    ),
     "text for a number": (change("background", to=["0", 0, 0]), "background[0]: expected a finite number"),
     "a turned time": (change("time_range_us", to=[2, 1]), "time_range_us: expected the first and the last time"),
     "nothing to see": (
@@ -144,6 +161,12 @@ def test_files_that_are_no_manifests_are_refused(place: Street, text: str, messa
     with pytest.raises(ManifestError) as refused:
         read_manifests(place.folder)
     assert str(refused.value).startswith(f"{place.file}: {message}")
+
+
+def test_a_byte_order_mark_is_skipped(place: Street) -> None:
+    place.file.write_bytes(b"\xef\xbb\xbf" + place.file.read_bytes())
+    (scene,) = read_manifests(place.folder)
+    assert scene.scene_id == SCENE
 
 
 def test_links_out_of_the_folder_are_refused(place: Street, tmp_path: Path) -> None:

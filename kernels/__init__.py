@@ -1,7 +1,7 @@
 """The kernels: engines in C++ and CUDA with a thin Python interface on torch tensors.
 
-They run in process, without a server: `lumigrad.kernels.spheres.forward` and `backward`, the same of `gaussians`,
-`lumigrad.kernels.meshes.evaluate` and `backward`, and for training the functions of `density` and `training`.
+They run in process, without a server. `spheres` and `gaussians` have `forward` and `backward`, `meshes` has `evaluate`
+and `backward`; `density` and `training` have the functions for training.
 """
 
 from lumigrad.kernels.errors import ArgumentError

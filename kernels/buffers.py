@@ -16,8 +16,8 @@ _SMALL = 2**14  # Bytes.
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """An uninitialised tensor; on the CPU its memory returns to the pool when the last reference is dropped.
 
-    torch's CPU allocator requests each large tensor from the operating system, which zeroes every page: for an image
-    that takes longer than rendering it. torch caches CUDA memory itself, and malloc caches small blocks.
+    torch's CPU allocator requests each large tensor from the operating system, which zeroes every page; zeroing an
+    image takes longer than rendering it. torch caches CUDA memory itself, and malloc caches small blocks.
     """
     count = math.prod(shape)
     if device.type != "cpu" or count * dtype.itemsize <= _SMALL:
@@ -49,7 +49,7 @@ def output_buffer(
 def level_buffer(
     name: str, into: Mapping[str, torch.Tensor] | None, shape: Sequence[int], device: torch.device
 ) -> torch.Tensor | None:
-    """The tensor that `into` holds for an output as levels, which is uint8; None: it holds none, or one of floats.
+    """The uint8 tensor that `into` holds for an output as levels; None if `into` holds no tensor, or one of floats.
 
     Raises:
         ArgumentError: The tensor in `into` has another shape or device, or is not contiguous.

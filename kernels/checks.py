@@ -24,7 +24,7 @@ def check(ok: bool, argument: str, expected: str, actual: object) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a single number; a string is not one."""
+    """Whether `value` is a single number; strings do not count."""
     try:
         float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -33,7 +33,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an integer, of Python or of another library."""
+    """Whether `value` is an integer of Python or of another library."""
     try:
         operator.index(value)
     except TypeError:
@@ -70,7 +70,7 @@ def check_tensor(
     """Checks that `tensor` is float32, of this shape (None: any extent) and on `device`, the device of `leader`.
 
     Raises:
-        ArgumentError: It is not.
+        ArgumentError: The tensor fails a check.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(name, f"a float32 tensor of shape {_written(shape)}", type(tensor).__name__)

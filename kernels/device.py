@@ -45,7 +45,7 @@ def cuda_built() -> bool:
 def cuda_lack(index: int = 0) -> str:
     """The reason why a CUDA device cannot be used, and what to do; "" if it can.
 
-    Driver, GPU, kernels and torch are asked one after the other, so that the reason is the first of them that fails.
+    Checks the driver, the GPU, the kernels and torch in this order; the reason is the first check that fails.
     """
     if not cuda_built():
         lack = "this build has no CUDA kernels; build it where nvcc is installed"
@@ -81,7 +81,7 @@ def _version(number: int) -> str:
 
 
 def _has_code(capability: tuple[int, int], architectures: str) -> bool:
-    """Whether a GPU can run one of the architectures, which are as CMake names them: "80", "90-real", "120-virtual".
+    """Whether a GPU can run one of the architectures, in CMake's notation: "80", "90-real", "120-virtual".
 
     Binary code runs on GPUs of the same major version; PTX is compiled for any newer one.
     """
@@ -138,7 +138,7 @@ def describe(device: torch.device) -> DeviceInfo:
 
 
 def _available_bytes() -> int:
-    """The memory that the kernel reports as available without swapping, or the unused memory where it reports none."""
+    """The memory that the kernel reports as available without swapping; without such a report, the unused memory."""
     try:
         with open(_MEMORY_TABLE, encoding="utf-8") as lines:
             for line in lines:

@@ -1,19 +1,19 @@
-"""The errors of the kernels: an invalid argument, a call that another thread has stopped, and one without room.
+"""The errors of the kernels: invalid arguments, calls stopped by another thread, and calls without enough memory.
 
-A thread heeds a request to stop in a `with` block, one at a time. Once another thread has made it, CPU loops end before
-their next tile or chunk, and CUDA kernels before the next stage that waits for the device; the call raises `Stopped`,
-and what it was to write is incomplete::
+A thread obeys one `StopRequest` at a time, within its `with` block. Once another thread makes the request, CPU loops
+end before their next tile or chunk, and CUDA calls before the next stage that waits for the device; the call raises
+`Stopped`, and its outputs are incomplete::
 
     request = StopRequest()
     threading.Timer(1.0, request.make).start()
     with request:
         forward(...)  # Raises Stopped after a second.
 
-Loops ask for the request about every millisecond; `request.idle_seconds` is the time since they last did, from which
-any thread can tell that they make progress. Within `with Unstoppable():` a thread heeds no request. `check_stop` raises
-`Stopped` if the thread heeds a request that was made.
+Loops check the request about every millisecond; `request.idle_seconds` is the time since the last check, from which
+any thread can tell whether they make progress. Within `with Unstoppable():` a thread obeys no request. `check_stop`
+raises `Stopped` if the thread obeys a request that was made.
 
-A call that needs more memory than a `memory.MemoryRoom` leaves it raises `NoRoom`, a MemoryError.
+A call that exceeds its `memory.MemoryRoom` raises `NoRoom`, a MemoryError.
 """
 
 from lumigrad.kernels._native import NoRoom, Stopped, StopRequest, Unstoppable, check_stop
@@ -29,8 +29,8 @@ class ArgumentError(ValueError):
 
     Attributes:
         argument: Name of the argument.
-        expected: Values that are accepted.
-        actual: Value that came.
+        expected: Accepted values.
+        actual: Value that was passed.
     """
 
     def __init__(self, argument: str, expected: str, actual: str) -> None:

@@ -1,4 +1,4 @@
-"""Engines that call the extension's functions by their names, on the CPU and on CUDA."""
+"""Engines that call the extension's functions by name, on the CPU and on CUDA."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Functions(Protocol):
             arrays: Tensors by name, None for an absent one, and numbers.
 
         Returns:
-            The time of the function, where it has one, under its name.
+            The function's time under its name, if the function measures one.
         """
 
 

@@ -1,10 +1,10 @@
-"""Memory that the engines and torch cache for later calls, and the room that a call has.
+"""Memory that the engines and torch cache for later calls, and limits on the memory of a call.
 
-A `MemoryRoom` limits what the engines take from their pools in calls of one thread: lists of tiles, for example, are as
-long as there are pairs of tiles and primitives, which is known only once they are counted::
+A `MemoryRoom` limits the memory that the engines take from their pools in calls of one thread. Tile lists, for example,
+have one entry per pair of a tile and a primitive, and the number of pairs is known only once they are counted::
 
     with MemoryRoom(1 << 30) as room:
-        forward(...)  # Raises NoRoom if it needs more than 1 GiB; room.refused is then what it asked for.
+        forward(...)  # Raises NoRoom if it needs more than 1 GiB; room.refused is then the size requested.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["MemoryRoom", "pin", "trim", "unpin"]
 
 
 def pin(device: torch.device, address: int, nbytes: int) -> str:
-    """Registers host memory with CUDA, so that copies to and from the device need no processor.
+    """Registers host memory with CUDA, so that copies to and from the device do not occupy the CPU.
 
-    The memory begins with a page. Returns the name of CUDA's error if it refuses, "" otherwise.
+    The memory must begin on a page boundary. Returns the name of CUDA's error if it refuses, "" otherwise.
     """
     native: Any = _native
     name: str = native.pin_host(address, nbytes, device.index or 0)
@@ -37,7 +37,7 @@ def unpin(device: torch.device, address: int) -> None:
 
 
 def trim(device: torch.device) -> None:
-    """Frees cached memory that is not in use; of the workspaces, only those of the calling thread.
+    """Frees cached memory that is not in use; only the calling thread's workspaces are freed.
 
     The next calls allocate again, and the next backward pass of spheres prepares its views again.
     """

@@ -19,13 +19,13 @@ _LAUNCH_WORK = 1 << 24
 
 
 def launches(views: int, view_work: int, *, is_cuda: bool, is_whole: bool) -> list[slice]:
-    """Returns the views of each call of an engine: all if `is_whole`, otherwise few, so that a caller can stop between.
+    """Returns the views of each engine call: all if `is_whole`, else a few, so that a caller can stop in between.
 
     Args:
-        views: How many there are.
-        view_work: The pixels and primitives of each.
+        views: The number of views.
+        view_work: The pixels and primitives of a view.
         is_cuda: Whether the engine runs on a GPU; on the CPU it gains nothing from several views.
-        is_whole: Whether one call must have all.
+        is_whole: Whether one call must render all views.
     """
     each = views if is_whole else max(1, _LAUNCH_WORK // view_work) if is_cuda else 1
     return [slice(begin, begin + each) for begin in range(0, views, each)]

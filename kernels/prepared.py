@@ -1,4 +1,4 @@
-"""Places of outputs in the replies of prepared renders."""
+"""Where the outputs of prepared renders lie in their replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Place(NamedTuple):
     Attributes:
         name: Name of the output.
         encoding: "plain", as the kernels write it; "levels", uint8; "float16" or "bfloat16".
-        values: The number of its values.
+        values: The number of values.
         offset: Bytes.
     """
 

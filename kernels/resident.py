@@ -1,4 +1,4 @@
-"""Steps of trainings without Python: everything is checked and bound once, until the rows of the scene change."""
+"""Training steps without Python: arguments are checked and bound once, until the rows of the scene change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lumigrad.kernels.gaussians.transforms import cut
 from lumigrad.kernels.training.adam import ACTIVATIONS
 from lumigrad.kernels.training.tensors import check_tensor, plane
 
-# Initial and final value, and the steps between them; with a final value of 0 it is constant.
+# Initial value, final value and the number of steps between them; with a final value of 0 the rate is constant.
 Rate: TypeAlias = tuple[float, float, int]
 _NO_RATE: Rate = (0.0, 0.0, 0)
 
@@ -57,7 +57,7 @@ class Parameter:
 class ImageTerms:
     """The weights of losses between images, and the padding of their windows.
 
-    They are those of `training.image_loss`, `training.depth_loss`, `training.alpha_loss` and, on the CPU,
+    The losses are `training.image_loss`, `training.depth_loss`, `training.alpha_loss` and, on the CPU,
     `training.normal_loss`; the distortion is a mean. A term counts in steps whose views have its target.
     """
 
@@ -88,7 +88,7 @@ class MeanTerm:
 
 @dataclass(frozen=True)
 class Adam:
-    """Settings of the optimiser; with `visible_only` only rows that a view shows are stepped."""
+    """Settings of the optimiser; `visible_only` steps only rows that a view shows."""
 
     betas: tuple[float, float]
     epsilon: float
@@ -97,9 +97,9 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Exposures:
-    """Exposures of all views, f32 [V, 3, 4], which are optimised; with each one's number of steps, i64 [V] on the host.
+    """Optimised exposures of all views, f32 [V, 3, 4], with the number of steps of each, i64 [V] on the host.
 
-    `is_centered`: their mean stays the identity.
+    `is_centered`: the mean of the exposures stays the identity.
     """
 
     values: torch.Tensor
@@ -122,10 +122,10 @@ class Poses:
     A step multiplies them from the left by exp(xi), as `training.apply_pose_update`.
 
     Attributes:
-        values: f32 [V, 6], 0: the motions xi.
-        first: Their moments.
-        second: Likewise.
-        steps: i64 [V] on the host, each one's number of steps.
+        values: f32 [V, 6], the motions xi, 0 between steps.
+        first: First moments of `values`.
+        second: Second moments of `values`.
+        steps: i64 [V] on the host, the number of steps of each pose.
     """
 
     poses: torch.Tensor
@@ -145,7 +145,7 @@ class Poses:
 
 
 def _rows(of: Exposures | Poses, name: str, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """The arrays of rows that are optimised, checked."""
+    """Checks and returns the arrays of optimised rows."""
     arrays = {part: getattr(of, part) for part in ("values", "first", "second")}
     for part, tensor in arrays.items():
         check_tensor(
@@ -173,7 +173,7 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """Statistics that each step adds to, as `density.accumulate`, of absolute gradients or of plain ones."""
+    """Statistics that each step updates, as `density.accumulate`, from absolute or plain gradients."""
 
     statistics: Statistics
     is_absolute: bool
@@ -185,7 +185,7 @@ class Observation:
 
 
 class Views:
-    """The views of a training by number: cameras, how they are rendered, and target images."""
+    """The views of a training by number: cameras, render settings and target images."""
 
     def __init__(self) -> None:
         self.native = _native.ResidentViews()
@@ -200,7 +200,7 @@ class Views:
 
         Args:
             number: Number of the step.
-            camera: The camera, not a lidar, which must fit the scene and the settings.
+            camera: A camera that is not a lidar and fits the scene and the settings.
             scene: The scene.
             settings: How to project and blend; the degree of harmonics is the step's.
             target: By name, f32 or u8: "color" [H, W, D], "mask" [H, W] and "depth" f32 [H, W]; bytes are 255ths.
@@ -241,8 +241,8 @@ def bind(
 ) -> Any:
     """Binds the steps of a training to its tensors, which the steps change in place.
 
-    A step renders its views, compares them with their target images, differentiates, adds the gradients of the means of
-    parameters, and steps the optimiser: the same bits as `gaussians.forward`, `training.apply_exposure`,
+    A step renders its views, compares them with their target images, backpropagates, adds the gradients of the mean
+    terms, and steps the optimiser. It gives the same bits as `gaussians.forward`, `training.apply_exposure`,
     `training.image_loss`, `training.depth_loss`, `training.alpha_loss`, `training.exposure_gradient`,
     `gaussians.backward`, `training.mean_term`, `training.adam_step`, `training.apply_pose_update`, `density.add_noise`
     and `density.accumulate`.
@@ -252,18 +252,18 @@ def bind(
         step: The number of the next step, counted from 0.
         scene: The scene, whose tensors are the values of the parameters; at least one row.
         settings: How to project and blend, with the degree of harmonics.
-        views: The views, to which others may be added between steps.
-        camera: One of their cameras.
+        views: The views; more may be added between steps.
+        camera: The camera of one of the views.
         views_of_step: The number of views of each step.
         background: f32 [D], or [C, D] for the views of each step; None: 0.
         loss: The losses between images.
-        means: Terms of the loss beside that.
+        means: Further terms of the loss.
         parameters: By the names of the scene's tensors.
         adam: The optimiser's settings.
         exposures: Exposures of the views.
-        poses: Poses of the views, instead of their cameras', which are OpenCV's then.
+        poses: Poses of the views, which replace those of the cameras; the cameras must then be OpenCV's.
         noise: Noise after each step.
-        observation: Statistics that each step adds to.
+        observation: Statistics that each step updates.
 
     Raises:
         ArgumentError: An argument is invalid.

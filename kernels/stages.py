@@ -20,7 +20,7 @@ class Stages:
         return all(view() for view in self.views)
 
     def milliseconds(self) -> dict[str, float]:
-        """Milliseconds by stage; of a launch on which a CUDA device is still at work there are none."""
+        """Milliseconds by stage; a launch that a CUDA device has not completed adds nothing."""
         total: dict[str, float] = {}
         for view in self.views:
             for stage, time in view().items():

@@ -1,4 +1,4 @@
-"""Work in steps, between which others may run on the same thread."""
+"""Work in steps, between which other work may run on the same thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Steps = Generator[None, None, T]
 
 
 def complete(steps: Steps[T], before_part: Callable[[], object] | None = None) -> T:
-    """The result of all steps, one after the other; `before_part` is called before each part, and may raise."""
+    """Runs all steps and returns their result; `before_part` is called before each part, and may raise."""
     while True:
         try:
             next(steps)

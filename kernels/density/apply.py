@@ -23,7 +23,7 @@ def gather(parameters: Parameters, sources: torch.Tensor, kept: int) -> tuple[Pa
     Args:
         parameters: The current parameters; not changed.
         sources: i32 [M], for each new row the index of the row to copy.
-        kept: The number of leading new rows that keep their moments; moments of the others are 0.
+        kept: The number of leading new rows that keep their moments; the moments of later rows are 0.
 
     Returns:
         The new parameters, and the time of the kernel.
@@ -59,8 +59,8 @@ class Applied:
 def apply(plan: Plan, parameters: Parameters, draw: Draw) -> Applied:
     """Executes a plan on all tensors and moments in one pass.
 
-    Clones are copies. The two children of a Gaussian have means that are sampled from it, and its scales divided by
-    1.6; those of a sphere are half its radius to either side of its centre, in a random direction, and have its radius
+    Clones are copies. The two children of a Gaussian have means sampled from it, and its scales divided by 1.6. The
+    children of a sphere lie half its radius to either side of its centre, in a random direction, and have its radius
     divided by 1.6.
 
     Args:

@@ -37,7 +37,7 @@ def add_noise(parameters: Parameters, draw: Draw, *, learning_rate: float, noise
 def prepare_noise(
     parameters: Parameters, draw: Draw, *, learning_rate: float, noise_rate: float = 5e5
 ) -> Callable[[], Stages]:
-    """Checks the arguments of `add_noise` without changing any; the returned function adds the noise, once.
+    """Checks the arguments of `add_noise` without changing them; the returned function, called once, adds the noise.
 
     Args:
         parameters: See `add_noise`.

@@ -27,10 +27,10 @@ class Parameters:
     Attributes:
         tensors: By name. Gaussians: "means" [N, 3], "quats" [N, 4] w, x, y, z of any length, "scales" [N, 3], natural
             logarithms of standard deviations in scene units, and "opacities" [N], logits. Spheres: "positions" [N,
-            3], "radii" [N], scene units, and optionally "opacities" [N] in [0, 1], both without an activation. Further
+            3], "radii" [N], scene units, and optionally "opacities" [N] in [0, 1], none with an activation. Further
             tensors, such as "sh" [N, K, D] or "colors" [N, D], are copied row by row.
         moments: Optimiser state by parameter name: tensors of the parameter's shape, for Adam the first and the second
-            moments. It is 0 for rows that are added or replaced. Parameters without state have no entry.
+            moments. Added and replaced rows have moments of 0. Parameters without state have no entry.
 
     Raises:
         ArgumentError: A tensor is missing or has the wrong shape, type or device.

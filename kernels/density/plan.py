@@ -1,4 +1,4 @@
-"""The decision which rows are cloned, split and pruned."""
+"""Decides which rows are cloned, split and pruned."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lumigrad.kernels.stages import Stages
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The new rows: rows that are kept, in their order, then clones, first children and second children.
+    """The new rows: kept rows in their order, then clones, first children and second children.
 
-    A row is pruned, not cloned or split, if it or its children meet a pruning threshold.
+    A row is pruned, rather than cloned or split, if it or its children meet a pruning threshold.
 
     Attributes:
         before: The current number of rows.
-        sources: i32 [count], for each new row the index of the row of which it is a copy or a child; on the device.
-        kept: The number of rows that are kept, cloned ones included; they come first.
-        cloned: The number of rows that are cloned.
+        sources: i32 [count], for each new row the index of the row it copies or descends from; on the device.
+        kept: The number of kept rows, including those that are cloned; they come first.
+        cloned: The number of cloned rows.
         split: The number of rows that are replaced by two children each.
-        pruned: The number of rows that are removed.
+        pruned: The number of removed rows.
         revised_opacity: See `Thresholds`.
         times: Time of each kernel stage.
     """
@@ -67,8 +67,8 @@ def plan(
         statistics: Statistics of these rows since the last plan.
         thresholds: The thresholds for cloning, splitting and pruning.
         extent: The extent of the scene, scene units, e.g. the radius of a sphere around the cameras.
-        after_reset: Whether opacities were reset before; only then rows are pruned because of their size.
-        most: If there would be more rows than this, rows are pruned alone. None: there may be any number.
+        after_reset: Whether opacities were reset before; rows are pruned for their size only then.
+        most: Rows are only pruned if there would otherwise be more rows than this. None: no limit.
 
     Returns:
         The plan, for `apply`. The same arguments give the same plan on every machine.
@@ -85,7 +85,7 @@ def plan(
     engine, times = engine_for(device), Stages()
     chunks = -(-count // _native.DENSITY_CHUNK)
     choices = [thresholds]
-    # Each row adds one at most.
+    # Each row adds at most one row.
     if most is not None and 2 * count > most:
         choices.append(replace(thresholds, grow_gradient=math.inf, split_radius=None))
     fates = empty((len(choices), count), torch.uint8, device)
@@ -94,7 +94,7 @@ def plan(
     for index, choice in enumerate(choices):
         limits = choice.native(parameters.gaussians, float(extent), after_reset)
         times.views.append(engine.run("classify", limits, **rows, fates=fates[index], starts=starts[index]))
-    # Rows of each choice are counted in one read.
+    # One read of the device counts the rows of all choices.
     for fate, start, ends in zip(fates, starts, starts.tolist(), strict=True):
         kept, clones_end, total = (ends[group * chunks] for group in (1, 2, 3))
         cloned, split = clones_end - kept, total - clones_end

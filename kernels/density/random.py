@@ -20,12 +20,12 @@ STREAMS: tuple[str, ...] = _native.DENSITY_STREAMS
 class Draw:
     """Random numbers that depend on nothing but seed, step and row.
 
-    They are the same on every machine, instruction set and device, with any number of threads. Operations of different
-    kinds (noise, splits, relocation, …) use independent streams of one `Draw`.
+    They are the same on every machine, instruction set and device, and for any number of threads. Different kinds of
+    operations (noise, splits, relocation, …) use independent streams of one `Draw`.
 
     Attributes:
         seed: The seed of the training, 0 to 2**64 - 1.
-        step: The step of the training, 0 to 2**64 - 1; each step has other numbers.
+        step: The step of the training, 0 to 2**64 - 1; each step has its own numbers.
 
     Raises:
         ArgumentError: A value is out of range.

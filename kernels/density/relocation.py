@@ -26,8 +26,8 @@ class Weights:
 
     Attributes:
         sums: i64 [N + 1], the exclusive prefix sums of the weights, the bits of unsigned integers.
-        listed: i32 [N], ascending indices of Gaussians of weight 0, and undefined numbers.
-        number: i32 [1], how many they are; on the device.
+        listed: i32 [N], ascending indices of the Gaussians of weight 0, then undefined numbers.
+        number: i32 [1], the number of Gaussians of weight 0; on the device.
     """
 
     sums: torch.Tensor
@@ -40,7 +40,7 @@ class Weights:
 
 
 def weigh(engine: Functions, parameters: Parameters, minimum: float, times: Stages) -> Weights:
-    """Computes the weights of Gaussians; 0 where the logit of the opacity is not above `minimum`."""
+    """Computes the weights of Gaussians: 0 where the logit of the opacity is not above `minimum`."""
     count, device = parameters.count, parameters.device
     sums, excluded = empty((count + 1,), torch.int64, device), empty((count,), torch.int32, device)
     number = torch.zeros(1, dtype=torch.int32, device=device)
@@ -64,7 +64,7 @@ def sample(
 
 
 def share(engine: Functions, parameters: Parameters, shares: torch.Tensor, min_opacity: float, times: Stages) -> None:
-    """Sets the opacities and scales of sampled Gaussians to those of one of their copies, and their moments to 0."""
+    """Sets the opacities and scales of sampled Gaussians to those of their copies, and their moments to 0."""
     limits = logit(min_opacity), logit(_LARGEST)
     moments = [moment for several in parameters.moments.values() for moment in several]
     arrays = parameters.arrays("opacities", "scales")
@@ -77,7 +77,7 @@ class Relocation:
 
     Attributes:
         dead: The number of dead Gaussians.
-        relocated: How many of them were relocated: all, or 0 if no Gaussian was alive.
+        relocated: The number of relocated Gaussians: all dead ones, or 0 if no Gaussian was alive.
         times: Time of each kernel stage.
     """
 
@@ -105,15 +105,15 @@ def relocate(parameters: Parameters, draw: Draw, *, min_opacity: float = 0.005) 
     """Replaces dead Gaussians by copies of living ones, in place.
 
     Each dead Gaussian becomes a copy of a living one, which is sampled in proportion to its opacity o. The n Gaussians
-    that then coincide, the sampled one included, get the opacity 1 - (1 - o)^(1/n), and scales such that together they
-    look like the one before: equation 9 of Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo",
-    NeurIPS 2024, with n limited to 51. The moments of all of them are set to 0. On CUDA this waits for the device,
-    since the number of dead ones is needed.
+    that then coincide, the sampled one included, get the opacity 1 - (1 - o)^(1/n) and scales such that together they
+    look like the sampled one did: equation 9 of Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo",
+    NeurIPS 2024, with n limited to 51. Their moments are set to 0. On CUDA this waits for the device, for the number
+    of dead Gaussians.
 
     Args:
         parameters: Gaussians with their moments; changed in place.
         draw: The random numbers to use.
-        min_opacity: Gaussians of at most this opacity, or of opacity NaN, are dead. Also the minimum of new opacities.
+        min_opacity: Gaussians of at most this opacity, or of opacity NaN, are dead. New opacities are at least this.
 
     Returns:
         The number of dead and of relocated Gaussians.
@@ -151,12 +151,12 @@ def add_gaussians(
 
     Args:
         parameters: Gaussians; not changed.
-        draw: The random numbers to use; may be that of `relocate`, which uses another stream.
+        draw: The random numbers to use; may be the `draw` of `relocate`, which uses another stream.
         cap: The maximum number of Gaussians after the call.
         growth: The number to add, as a fraction of the current number; rounded down.
         min_opacity: The minimum of new opacities.
-        some_are_seen: Some opacity is known to be above 0, as after `relocate` unless all were dead. Otherwise the host
-            waits for the device to learn that.
+        some_are_seen: Whether some opacity is known to be above 0, as after `relocate` unless all were dead. If it is
+            not known, the host waits for the device to find out.
 
     Returns:
         The new parameters.

@@ -1,4 +1,4 @@
-"""Statistics of the views of a training for each row, from which a plan is made."""
+"""Statistics of each row over the views of a training, from which a plan is made."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def accumulate_spheres(statistics: Statistics, positions_gradient: torch.Tensor,
     Args:
         statistics: The statistics to update, in place.
         positions_gradient: f32 [N, 3], dL/d positions.
-        touched: i32 [N], the number of pixels to which each sphere contributed: it is visible if that is above 0.
+        touched: i32 [N], the number of pixels to which each sphere contributed; a sphere is visible if it is above 0.
 
     Returns:
         The times of the stages.
@@ -115,7 +115,7 @@ def check_statistics(statistics: Statistics, count: int, device: torch.device) -
     """Checks that statistics have `count` rows and are on `device`.
 
     Raises:
-        ArgumentError: They do not, or are on another device.
+        ArgumentError: The statistics fail a check.
     """
     if not isinstance(statistics, Statistics):
         raise ArgumentError("statistics", "Statistics, e.g. of Statistics.zeros", type(statistics).__name__)

@@ -55,7 +55,7 @@ class Thresholds:
         """The extension's parameters, as values before the activations.
 
         Args:
-            gaussians: Whether scales are logarithms and opacities logits, as those of Gaussians.
+            gaussians: Whether scales are logarithms and opacities logits, as for Gaussians.
             extent: The extent of the scene, scene units.
             after_reset: Whether opacities were reset before.
         """

@@ -1,4 +1,4 @@
-"""3D Gaussian splatting: images as of gsplat or diff-gaussian-rasterization, with true gradients or theirs."""
+"""3D Gaussian splatting: images of gsplat or diff-gaussian-rasterization, with true gradients or their own."""
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.backward import (

@@ -30,7 +30,7 @@ GRADIENTS = (
 )
 _ON_FILM = ("means2d", "means2d_abs")
 _POSES = ("cameras", "transforms", "lenses")
-# A direction, and the gradient of a colour.
+# A direction and the gradient of a colour.
 _FACTORS = 6
 # Number of coefficients below which the factors of a gradient are larger than the gradient.
 _LEAST_COEFFICIENTS = 4
@@ -44,23 +44,23 @@ class Backward:
         gradients: By name, float32. Shaped as the scene's tensors and summed over the cameras of a scene: "means",
             "quats", "scales", "covariances" (an off-diagonal entry of the six counts for both entries of the matrix),
             "opacities", "sh", "colors". "background", shaped as given, [D] if none was given. "means2d" [C, N, 2], per
-            pixel; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels; with surfels both are
-            gsplat's "gradient_2dgs", of the projected mean in the pixels' numerators alone. On the CPU, for
+            pixel; "means2d_abs" [C, N, 2], the sums over the pixels of their absolute values; with surfels both are
+            gsplat's "gradient_2dgs", with respect to the projected mean in pixels' numerators alone. On the CPU, for
             "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (independent entries of the view
             matrix, with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
             perturbation exp(xi) V; rho x y z, phi x y z) for OpenCV's; "camera_view" [C, 4, 4], "camera_projection"
             [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. For sensors "camera_rotation" is the
-            gradient among the rotations, and "camera_rotation_end", "camera_translation_end" and "camera_pose_end" are
-            those of the end of the exposure. On the CPU, for "transforms": "transforms" [T, 4, 4], with 12 independent
-            entries and the last row 0; where some move, those of their `matrix_end` too, "transforms_end" [T, 4, 4], 0
-            of the others, and the gradients of both their rotations are those among the rotations. On the CPU, for
+            gradient among the rotations; "camera_rotation_end", "camera_translation_end" and "camera_pose_end" belong
+            to the end of the exposure. On the CPU, for "transforms": "transforms" [T, 4, 4], with 12 independent
+            entries and the last row 0; if some move, also "transforms_end" [T, 4, 4], the gradients of `matrix_end`, 0
+            for those that do not move; rotation gradients of moving ones are those among the rotations. On the CPU, for
             "lenses" of sensors: the lens's coefficients by name, "lens_radial" [C, 6] (fisheye: [C, 4]),
             "lens_tangential" [C, 2], "lens_thin_prism" [C, 4],
             "lens_angle_to_pixel_distance" [C, 6], "lens_pixel_distance_to_angle" [C, 6], "lens_linear" [C, 3],
-            "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too; those of a lidar
-            are "lidar_elevations" [C, H], "lidar_azimuths" [C, W] and "lidar_offsets" [C, H]. "rays" [C, H,
-            W, 6], of those that were given. "sh_factors" [N, 6], instead of "sh": see `gives_sh_factors`.
-        touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; 0 if not: its gradients are 0.
+            "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too; for a lidar
+            "lidar_elevations" [C, H], "lidar_azimuths" [C, W] and "lidar_offsets" [C, H]. "rays" [C, H,
+            W, 6], if rays were given. "sh_factors" [N, 6], instead of "sh": see `gives_sh_factors`.
+        touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; otherwise 0, and its gradients are 0.
         times: Time of each kernel stage.
     """
 
@@ -76,9 +76,9 @@ class Backward:
 def gives_sh_factors(state: State) -> bool:
     """Whether `backward` can return "sh_factors" [N, 6] instead of "sh": on CUDA, for one camera and three channels.
 
-    A row has the direction from the camera, of length 1, and the gradient of the colour. The gradient of coefficient k
-    is the harmonic number k of the direction times that of the colour; both are 0 of a Gaussian that is not visible.
-    `training.HarmonicsGradient` has an optimiser take a step by them.
+    A row holds the unit direction from the camera and the gradient of the colour. The gradient of coefficient k is
+    harmonic k of the direction times the gradient of the colour; a Gaussian that is not visible has a row of 0.
+    `training.HarmonicsGradient` passes these rows to the optimiser.
     """
     sh = state.gaussians.tensors().get("sh")
     fits = sh is not None and sh.dim() == 3 and sh.shape[1] >= _LEAST_COEFFICIENTS and sh.shape[2] == 3
@@ -101,8 +101,8 @@ def backward(
             "expected_depth", if either was rendered, and "inverse_depth", if it was, all [C, H, W]; the same for
             "hit_distance" and "expected_hit_distance" [C, H, W], "normals" and "surface_normals" [C, H, W, 3],
             "median_depth" and "distortion" [C, H, W]; on the film "means2d" [C, N, 2], added to the gradient of the
-            projected means that follows from the images.
-        wanted: Names of the gradients to compute, from `GRADIENTS`; None: those of all tensors of the scene.
+            projected means from the images.
+        wanted: Names of the gradients to compute, from `GRADIENTS`; None: all tensors of the scene.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
     Returns:
@@ -128,10 +128,10 @@ def backward_steps(
     *,
     touched_only: bool = False,
 ) -> Steps[Backward]:
-    """Do what `backward` does in steps, between which others may run on the same thread, but with other states.
+    """Do what `backward` does in steps, between which steps of other states may run on the same thread.
 
-    Gradients of the scene's tensors are written to the tensors of `into`, by name; others are allocated. With
-    `touched_only` their rows that are not `touched` may be undefined, which saves memory of large scenes.
+    Gradients of the scene's tensors are written to the tensors of `into`, by name; missing ones are allocated. With
+    `touched_only` rows that are not `touched` may be undefined, which saves memory with large scenes.
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
@@ -160,7 +160,7 @@ def backward_steps(
     }
     times = yield from engine_for(device).backward(state.kept, state.views, state.native_settings, arrays, touched_only)
     if "background" in tensors and not state.background_per_camera:
-        # One view after the other, which native code repeats to the last bit.
+        # Native code adds the views in the same order, for the same bits.
         tensors["background"] = reduce(torch.add, tensors["background"])
     return Backward({**tensors, **_poses(state, names, sums, of_surface)}, touched, times)
 
@@ -200,13 +200,13 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     sums = {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
     first = state.cameras[0]
     if "lenses" in names and first.lidar is not None:
-        # Returns have no angles where rays were given.
+        # With given rays, returns have no angles.
         sums["lidar_angles"] = torch.zeros((views, first.height, first.width, 2), dtype=torch.float32, device=device)
     return sums
 
 
 def _surface_backward(state: State, upstream: dict[str, torch.Tensor]) -> SurfaceGradient | None:
-    """Takes the gradient of the surface's normals, and adds what follows for the expected depth."""
+    """Replaces the gradient of the surface's normals in `upstream` by its share of the expected depth's gradient."""
     given = upstream.pop("surface_normals", None)
     if given is None:
         return None

@@ -37,7 +37,7 @@ class Camera:
 
     Attributes:
         width, height: Size of the image, pixels.
-        model: The projection, one of `MODELS`; of a sensor the lens decides.
+        model: The projection, one of `MODELS`; a sensor's lens decides instead.
         source: The parameters from which the camera was created.
     """
 
@@ -156,13 +156,13 @@ class Camera:
             translation: t [3], scene units: x_camera = R x_world + t.
             width: Width of the image, pixels.
             height: Height of the image, pixels.
-            shutter: "global", or in which order the rows or columns are exposed: "top_to_bottom", "bottom_to_top",
-                "left_to_right" or "right_to_left". The first is exposed at the pose above, the last one at the end
+            shutter: "global", or the order in which rows or columns are exposed: "top_to_bottom", "bottom_to_top",
+                "left_to_right" or "right_to_left". The first is exposed at the pose above, the last at the end
                 pose; in between the rotation turns evenly and the translation changes linearly.
             end_rotation: [3, 3] at the end of the exposure, with a rolling shutter.
             end_translation: [3].
-            row_time: When a point is exposed that falls on a pixel: "continuous", a smooth function of its row or
-                column; "staircase", that of the whole row or column, as in gsplat.
+            row_time: The time at which a projected point is exposed: "continuous", a smooth function of its row or
+                column; "staircase", one time for the whole row or column, as in gsplat.
             windshield: Glass in front of the lens.
 
         Raises:
@@ -271,7 +271,7 @@ def _array(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Array
     """Converts to a float64 array of this shape, from the same shape or flat (row-major).
 
     Raises:
-        ArgumentError: The shape is another, or a value is not finite.
+        ArgumentError: The shape is wrong, or a value is not finite.
     """
     expected = f"finite values of shape {list(shape)}"
     try:

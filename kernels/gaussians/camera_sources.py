@@ -28,7 +28,7 @@ class OpenCVSource:
     @property
     def eye(self) -> Array:
         """The viewpoint for spherical harmonics, [3]: -R^T t."""
-        # The order of the sum is its own, which native code repeats to the last bit, rather than that of a BLAS.
+        # A fixed order of the sum, not that of a BLAS, so that native code gives the same bits.
         first, second, third = self.rotation * self.translation[:, None]
         result: Array = 0.0 - (first + second + third)
         return result

@@ -35,11 +35,11 @@ class Engine(Protocol):
     ) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`.
 
-        Of the images only `rows`, from the first to before the second, are wanted; None: all.
+        Only the rows [rows[0], rows[1]) of the images are needed; None: all.
         """
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, touched_only: bool) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays; with `touched_only` perhaps not all other rows."""
+        """Writes the gradients of the views to the given arrays; with `touched_only` other rows may stay undefined."""
 
 
 class CpuEngine:
@@ -55,7 +55,7 @@ class CpuEngine:
         self, views: Any, settings: Any, arrays: Arrays, retain: bool, rows: tuple[int, int] | None
     ) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the tiles of the rows into the given arrays; with `retain` returns the state for `backward`."""
-        # Others use the scratch pass between the views of one call.
+        # Other calls use the scratch pass between the views of this one.
         kept = _native.GaussianPass() if retain or len(views) > 1 else self._scratch
         kept.prepare(len(views), retain, *(rows or ()))
         stages = Stages()
@@ -72,7 +72,7 @@ class CpuEngine:
         return kept if retain else None, stages
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, touched_only: bool) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays; with `touched_only` perhaps not all other rows."""
+        """Writes the gradients of the views to the given arrays; with `touched_only` other rows may stay undefined."""
         stages = Stages()
         try:
             for view in range(len(views)):

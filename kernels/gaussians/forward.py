@@ -29,7 +29,7 @@ ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
-# Outputs that surfels have beside or instead of these.
+# Outputs that surfels have besides `OUTPUTS`, and those that they lack.
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
 _INTEGER = ("contributors", "ids", "radii")
@@ -46,17 +46,17 @@ class Forward:
             weight; "depth" [C, H, W], depths blended like a colour, scene units; "expected_depth" [C, H, W], depth /
             max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians
             blended; "ids" i32 [C, H, W], the index within its scene of the Gaussian with the largest weight, alpha
-            times the transmittance in front of it (of equal ones the nearest), -1 where none was blended; along rays
+            times the transmittance in front of it (the nearest of equal ones), -1 where none was blended; along rays
             "hit_distance" [C, H, W], distances from the ray's origin to the largest response, blended,
-            "expected_hit_distance" [C, H, W], the same / max(alpha, 1e-10), and "normals" [C, H, W, 3], the third axes
+            "expected_hit_distance" [C, H, W], this / max(alpha, 1e-10), and "normals" [C, H, W, 3], the third axes
             of the Gaussians turned against the ray, blended, world frame; and per Gaussian, 0 where it was culled:
-            "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels, "depths" [C, N] along the camera's z axis (of
-            sensors: see `Settings.depth_order`), scene units, "conics" [C, N, 3], the inverse of the blurred covariance
+            "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels, "depths" [C, N] along the camera's z axis (for
+            sensors see `Settings.depth_order`), scene units, "conics" [C, N, 3], the inverse of the blurred covariance
             (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`. With surfels "depth"
             blends depths of their centres, "means2d" are the centres of their boxes in the image, and there are also
-            "median_depth" [C, H, W], the depth of the last Gaussian in front of which more than half of the light is
-            left, 0 where there is none; "normals" [C, H, W, 3], the third axes turned to the camera, blended, world
-            frame; "surface_normals" [C, H, W, 3], of length 1, those of the surface at the expected depth (see
+            "median_depth" [C, H, W], the depth of the last Gaussian in front of which the transmittance exceeds one
+            half, 0 where there is none; "normals" [C, H, W, 3], the third axes turned to the camera, blended, world
+            frame; "surface_normals" [C, H, W, 3], unit normals of the surface at the expected depth (see
             `surface.surface_normals`); "distortion" [C, H, W], the sum over pairs of Gaussians of twice their weights
             times the difference of their depths, scene units.
         state: For `backward`; None without `retain`.
@@ -94,16 +94,16 @@ def forward(
         settings: How to project and blend.
         background: f32 [D], or per camera [C, D]; None: 0.
         transforms: Rigid motions of disjoint slices of each scene; with a rolling shutter they may move.
-        rays: f32 [C, H, W, 6]: origins and directions of any length but 0, world frame, in place of those of the
-            pixels, with `Settings.response` "ray"; which Gaussians are visible still follows from the cameras.
+        rays: f32 [C, H, W, 6]: origins and directions of any length but 0, world frame, that replace the pixels' rays,
+            with `Settings.response` "ray"; the cameras still determine which Gaussians are visible.
         outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`, and
             with `Settings.primitive` "surfel" from `ON_SURFELS`.
         retain: Keep the state that `backward` needs.
-        into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
+        into: Tensors to write outputs to, by name; the other outputs are allocated. The "color" tensor may be uint8: it
             then receives levels, see `levels.write_levels`.
-        rows: Of the images only these rows are wanted, from the first to before the second; others may hold anything,
-            and their gradients must be 0. None: all. On the CPU, not along rays, others are not drawn. (0, 0) is for
-            outputs per Gaussian alone.
+        rows: Only the rows [rows[0], rows[1]) of the images are needed; other rows are undefined, and their gradients
+            must be 0. None: all. The CPU skips other rows, except along rays. (0, 0) is for outputs per Gaussian
+            alone.
         before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with `retain`
             or several scenes); an exception that it raises ends the call.
 
@@ -139,7 +139,7 @@ def forward_steps(
     rows: tuple[int, int] | None = None,
     whole: bool = False,
 ) -> Steps[Forward]:
-    """Do what `forward` does in steps, between which others may run on the same thread; `whole`: one step on CUDA."""
+    """Do what `forward` does in steps, between which other work may run on the thread; `whole`: one step on CUDA."""
     check_cameras(gaussians, cameras, settings)
     _check_outputs(settings, outputs)
     _check_rays(gaussians, cameras, settings, rays)
@@ -153,7 +153,7 @@ def forward_steps(
     levels = level_buffer("color", into, (len(cameras), *size[::-1], gaussians.channels), gaussians.device)
     if levels is not None:
         into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
-        # A backward pass needs the floats too.
+        # A backward pass also needs the floats.
         drawn -= {"color"} - {*kept_names}
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
@@ -162,7 +162,7 @@ def forward_steps(
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
     if gaussians.per_camera:
         by_view["colors"] = scene["colors"]
-    # Retained state is of one launch, and views of several scenes refer to all of them.
+    # Retained state belongs to one launch, and views of several scenes refer to all scenes.
     is_whole = retain or whole or gaussians.scenes > 1
     is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + gaussians.count
     for part in launches(len(cameras), view_work, is_cuda=is_cuda, is_whole=is_whole):
@@ -211,7 +211,7 @@ def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:
 
 
 def _check_rows(rows: tuple[int, int] | None, height: int, outputs: Sequence[str], retain: bool) -> None:
-    """Raises ArgumentError unless these are rows of the images, and some if images are wanted."""
+    """Raises ArgumentError unless `rows` lie within the images, with at least one if images are requested."""
     if rows is None:
         return
     least = 1 if retain or not set(outputs) <= set(PER_GAUSSIAN) else 0
@@ -220,7 +220,7 @@ def _check_rows(rows: tuple[int, int] | None, height: int, outputs: Sequence[str
 
 
 def _check_rays(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, rays: torch.Tensor | None) -> None:
-    """Raises ArgumentError unless what is asked of rays fits."""
+    """Raises ArgumentError unless given rays fit the scene, the cameras and the settings."""
     is_lidar = cameras[0].lidar is not None
     if settings.response != "ray":
         check(not is_lidar, "response", "'ray' with a lidar", settings.response)
@@ -256,7 +256,7 @@ def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequenc
 
 
 def views_of(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
-    """The extension's views of checked cameras, of one scene after the other; those of one camera alone are kept."""
+    """The extension's views of checked cameras, scene by scene; the views of a single camera are cached."""
     if len(cameras) == 1 and slices is cut((), gaussians.count):
         kept, key = cameras[0].kept_views, (gaussians.count, settings.pixel_center)
         if key not in kept:

@@ -120,14 +120,14 @@ class Gaussians:
         return self.means.device
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The tensors that are given, by name."""
+        """The given tensors, by name."""
         return self._by_name
 
     def arrays(self) -> Mapping[str, torch.Tensor]:
         """The tensors by the names of the extension's arguments, always with a leading S (colours per camera: V)."""
         return self._by_argument
 
-    # Both are asked for several times in each call.
+    # Each call reads both several times.
     @cached_property
     def _by_name(self) -> Mapping[str, torch.Tensor]:
         return {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
@@ -162,7 +162,7 @@ def native_shape(gaussians: Gaussians, name: str, tensor: torch.Tensor) -> torch
 
 
 def check_values(gaussians: Gaussians) -> None:
-    """Checks the values of a scene in a pass over them, which `forward` omits.
+    """Checks the values of a scene, which `forward` does not.
 
     Quaternions may have any length, including 0.
 
@@ -187,7 +187,7 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
     """Checks the cameras of a call against the scene, the settings and each other.
 
     Raises:
-        ArgumentError: They are inconsistent.
+        ArgumentError: The cameras are inconsistent.
     """
     if not isinstance(cameras, Sequence):
         raise ArgumentError("cameras", "a sequence of cameras", type(cameras).__name__)
@@ -262,10 +262,10 @@ def lidar_tables(cameras: Sequence[Camera], device: torch.device) -> torch.Tenso
 
 
 def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:
-    """Expands a background [D] or [V, D] to [V, D], contiguous; None, which means 0, is returned as it is.
+    """Expands a background [D] or [V, D] to [V, D], contiguous; None, which means 0, stays None.
 
     Raises:
-        ArgumentError: It has the wrong shape, type or device.
+        ArgumentError: The background has the wrong shape, type or device.
     """
     if background is None:
         return None

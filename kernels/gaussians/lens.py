@@ -21,7 +21,7 @@ def coefficients(distortion: Sequence[float] | None) -> tuple[float, ...]:
     """OpenCV's k1 k2 p1 p2 k3 k4 k5 k6; missing ones are 0.
 
     Raises:
-        ArgumentError: Their number is not 0, 4, 5 or 8, or one is not finite or beyond 1e6.
+        ArgumentError: The number of coefficients is not 0, 4, 5 or 8, or a coefficient is not finite or beyond 1e6.
     """
     given = np.asarray(() if distortion is None else distortion, np.float64).reshape(-1)
     expected = f"4, 5 or 8 values k1 k2 p1 p2 [k3 [k4 k5 k6]] in [-{_LARGEST:g}, {_LARGEST:g}], or none"
@@ -33,7 +33,7 @@ def coefficients(distortion: Sequence[float] | None) -> tuple[float, ...]:
 def max_radius_squared(distortion: Sequence[float]) -> float:
     """The squared radius up to which the distorted radius increases with the radius; infinite if it always does.
 
-    With s the square of the undistorted radius r, the distorted one is r a(s) / b(s); its derivative has the sign of
+    With s the square of the undistorted radius r, the distorted radius is r a(s) / b(s); its derivative has the sign of
     (a + 2 s a') b - 2 s a b', which is 1 at s = 0. Tangential distortion is ignored.
 
     Args:
@@ -47,8 +47,8 @@ def first_fold(above: Sequence[float], below: Sequence[float]) -> float:
     """The smallest s > 0 at which r a(s) / b(s) stops rising with r, the root of s; infinite if it always rises.
 
     Args:
-        above: Coefficients of a, of ascending powers.
-        below: Coefficients of b.
+        above: Coefficients of a, in ascending powers.
+        below: Coefficients of b, in ascending powers.
     """
     a, b, s = Polynomial(above), Polynomial(below), Polynomial([0.0, 1.0])
     slope = (a + 2 * s * a.deriv()) * b - 2 * s * a * b.deriv()
@@ -57,15 +57,15 @@ def first_fold(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def smallest_root(coefficients: Sequence[float] | np.ndarray) -> float:
-    """The smallest real root above 0 of a polynomial, by its coefficients of ascending powers; infinite without.
+    """The smallest real root above 0 of a polynomial with coefficients in ascending powers; infinite if it has none.
 
-    0 if numbers overflow on the way.
+    0 if the computation overflows.
     """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             roots = Polynomial(coefficients).trim(_SMALLEST).roots()
     except np.linalg.LinAlgError:
-        # Coefficients, or their ratios, overflow: nothing is known to lie before a root.
+        # Coefficients or their ratios overflow: every root must be assumed to be at 0.
         return 0.0
     real = [float(root.real) for root in roots if abs(root.imag) <= 1e-9 * abs(root) and root.real > 0.0]
     return min(real, default=math.inf)

@@ -27,8 +27,8 @@ class SpinningLidar:
 
     Attributes:
         row_elevations: [H] from the highest to the lowest, in [-pi / 2, pi / 2].
-        column_azimuths: [W] in the order in which they are scanned, one turn at most; they may jump by whole turns.
-        row_azimuth_offsets: [H]; none: 0.
+        column_azimuths: [W] in scan order, spanning at most one turn; they may jump by whole turns.
+        row_azimuth_offsets: [H]; all 0 if empty.
         direction: One of `DIRECTIONS`, seen from above: azimuths rise counter-clockwise.
 
     Raises:
@@ -72,7 +72,7 @@ class SpinningLidar:
         return steps - 2 * math.pi * np.floor(steps / (2 * math.pi))
 
     def field(self) -> list[float]:
-        """Return where the turn begins and the azimuth that it covers; the highest elevation, and what rows cover."""
+        """Return the first azimuth of a turn and its span, and the highest elevation and the span of the rows."""
         offsets, rows = np.asarray(self.row_azimuth_offsets), np.asarray(self.row_elevations)
         first = offsets.max() if self.direction == "clockwise" else offsets.min()
         span = min(float(self._steps().sum() + np.ptp(offsets)), 2 * math.pi)
@@ -88,7 +88,7 @@ class SpinningLidar:
 
 
 def lidar_gradients(sums: Array) -> Mapping[str, Array]:
-    """Gradients of the tables, given those of the azimuth and the elevation of each return, [C, H, W, 2]."""
+    """Gradients of the tables, given the gradients of each return's azimuth and elevation, [C, H, W, 2]."""
     rows, columns = sums.sum(2, dtype=np.float64), sums.sum(1, dtype=np.float64)
     return {
         "lidar_elevations": rows[..., 1],

@@ -1,19 +1,19 @@
-"""Rows of Gaussians in a third to three quarters of their bytes, for pages in memory that nobody differentiates.
+"""Rows of Gaussians packed into a third to three quarters of their bytes, for pages in memory without gradients.
 
-Let a factor F be a power of two of one block of rows, such that the block's largest value is from 2**14 F to 2**15 F.
+Let the factor F of a block of rows be the power of two such that the block's largest value is from 2**14 F to 2**15 F.
 No F is below 2**-102.
 
     means                   float32, exact
-    quats                   divided by the largest component, which becomes 1 or -1: each is off by at most half of
-                            1 / 32767; one too short to have a direction is 0
+    quats                   divided by the largest component, which becomes 1 or -1: components are off by at most
+                            half of 1 / 32767; a quaternion too short to have a direction is 0
     opacities               off by at most half of 1 / 32767; 0 and 1 are exact
     scales, the constant    float16 times F: off by at most 2**-11 of the value or 2**-25 F, whichever is more, which is
     harmonic                2**-11 of all values down to 2**-28 of the largest
     the other harmonics     int8 times a step of the row, about 1 / 127 of its largest: off by at most 1 / 253 of the
                             row's largest value and 2**-24 F; 0 is exact. Steps are float16 times F
 
-Each bound holds up to the rounding to float32. All devices compute the same bits: IEEE 754 determines the operations,
-which are no roots, whose last bit PyTorch leaves open on CPUs.
+Each bound holds up to the rounding to float32. All devices compute the same bits: IEEE 754 determines all operations in
+use. Square roots are not used, since PyTorch does not determine their last bit on CPUs.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lumigrad.kernels.buffers import empty
 # The tensors of a cloud, float32, by their names.
 Tensors = Mapping[str, torch.Tensor]
 
-# The factors of scales, of the constant harmonic and of the other harmonics, and as many bytes more as align the rest.
+# The factors of scales, of the constant harmonic and of the other harmonics, and padding that aligns the rest.
 _HEADER_BYTES = 16
 _CHANNELS = 3
 _STEPS, _STEP = 32767, 1 / 32767
-# Quaternions without a larger component are no rotation.
+# Quaternions whose components are all smaller are no rotation.
 _SHORTEST = 1e-18
-# Exponents of float32 as its bits have them: F has that of the largest value less 14, and so much at least that steps
-# of rows are no denormal numbers.
+# Biased exponents of float32: that of F is that of the largest value less 14, and at least large enough that the steps
+# of rows are not denormal.
 _MANTISSA_BITS, _BELOW, _LEAST_EXPONENT = 23, 14, 25
 _TWICE_THE_BIAS = 254
 _LARGEST_BYTE = 127
-# Steps of rows are rounded up, to be no less than they have to be as float16 and never 0.
+# Steps of rows are rounded up, so that as float16 they are neither too small nor 0.
 _ROUNDED_UP, _LEAST_STEP = 1 + 2**-10, 2**-24
 
 
 def row_bytes(coefficients: int) -> int:
-    """The bytes of one row with so many harmonics per channel."""
+    """The bytes of one row with this number of harmonics per channel."""
     return sum(dtype.itemsize * length for dtype, length in _parts(coefficients))
 
 
@@ -81,11 +81,11 @@ def unpack(
 ) -> None:
     """Write blocks of rows into tensors of a cloud, [N, ..], which may lack "sh".
 
-    On the CPU a single call writes them all: a small block takes less time than a call of torch.
+    On the CPU one native call writes all blocks: a small block takes less time than a call of torch.
 
     Args:
-        blocks: What `pack` has made and the number of its rows; if not `is_packed`, float32 that has all means, then
-            all quats, scales, opacities and harmonics.
+        blocks: Results of `pack` with their numbers of rows; if not `is_packed`, float32 with all means, then all
+            quats, scales, opacities and harmonics.
         into: Contiguous float32.
         begin: The row at which the first block begins.
         is_packed: Whether the blocks are packed.
@@ -115,7 +115,7 @@ def _unpack(packed: torch.Tensor, into: Tensors) -> None:
     into["scales"].copy_(scales).mul_(factors[0])
     if harmonics:
         constant, *others = harmonics
-        # One copy into rows that lie apart, since each conversion there takes as long as ten.
+        # A single copy into strided rows, where each conversion takes ten times as long.
         into["sh"][:, 0].copy_(constant.float().mul_(factors[1]))
         if others:
             steps, values = others
@@ -123,7 +123,7 @@ def _unpack(packed: torch.Tensor, into: Tensors) -> None:
 
 
 def _parts(coefficients: int) -> list[tuple[torch.dtype, int]]:
-    """Types and lengths of a row's parts, the most strictly aligned first; the last ones depend on `coefficients`."""
+    """Types and lengths of a row's parts, the most strictly aligned first; the last parts depend on `coefficients`."""
     parts = [(torch.float32, 3), (torch.int16, 4), (torch.int16, 1), (torch.float16, 3)]
     if coefficients:
         parts.append((torch.float16, _CHANNELS))
@@ -133,7 +133,7 @@ def _parts(coefficients: int) -> list[tuple[torch.dtype, int]]:
 
 
 def _views(packed: torch.Tensor, count: int, coefficients: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The factors, and the parts [N, length] of so many rows."""
+    """The factors, and the parts [N, length] of `count` rows."""
     parts = _parts(coefficients)
     ends = list(accumulate((dtype.itemsize * length * count for dtype, length in parts), initial=_HEADER_BYTES))
     views = [
@@ -144,7 +144,7 @@ def _views(packed: torch.Tensor, count: int, coefficients: int) -> tuple[torch.T
 
 
 def _directed(quats: torch.Tensor) -> torch.Tensor:
-    """[N, 4], whose largest component is 1 or -1; 0 where the kernels see no direction."""
+    """Quaternions [N, 4] scaled so that the largest component is 1 or -1; 0 if too short to have a direction."""
     largest = quats.abs().amax(1, keepdim=True)
     return quats / largest.masked_fill_(largest <= _SHORTEST, torch.inf)
 

@@ -24,8 +24,8 @@ class PoseSums:
         rotation: [V, G, 3, 3] dL/d rotation of a pose.
         translation: [V, G, 3] dL/d translation of a pose.
         eye: [V, G, 3] dL/d eye of a pose.
-        motion: [V, G, 3, 3] of slices that move, see kPoseSums: turns carried to the end, translations, and these times
-            their times.
+        motion: [V, G, 3, 3] for moving slices, see kPoseSums: turns carried to the end, translations, and translations
+            weighted by their times.
     """
 
     rotation: Array
@@ -52,7 +52,7 @@ def of_cameras(
         slices: The slices of the scene.
         sums: The sums of the backward pass.
         film: [V, 4] dL/d fx, fy, cx, cy for OpenCV's cameras; [V, 12] dL/d View::projection for Inria's.
-        turned: [V, 3, 3] gradients of the cameras' rotations that do not lead through those of poses; None: 0.
+        turned: [V, 3, 3] gradients of the cameras' rotations that do not pass through the poses; None: 0.
 
     Returns:
         By name, float64. For OpenCV's cameras "camera_rotation" [V, 3, 3], "camera_translation" [V, 3] (12 independent
@@ -66,7 +66,7 @@ def of_cameras(
     d_rotation += np.einsum("vgi,gj->vij", sums.translation, slices.translations)
     d_translation = sums.translation.sum(axis=1)
     d_eye = of_eyes(slices, sums)
-    # Sums with 0 turn -0 into 0: of which sign products with 0 are depends on the order of their sum.
+    # Adding 0 turns -0 into 0: the sign of a zero depends on the order of the sum.
     d_rotation, d_translation, d_eye = d_rotation + 0.0, d_translation + 0.0, d_eye + 0.0
     if isinstance(cameras[0].source, InriaSource):
         return _inria(d_rotation, d_translation, d_eye, film)
@@ -109,7 +109,7 @@ def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation:
 
 
 def _summed(products: Array) -> Array:
-    """The sum along the last axis, of three. Its order is its own, which native code repeats to the last bit."""
+    """The sum along the last axis, of length 3, in a fixed order, so that native code gives the same bits."""
     result: Array = products[..., 0] + products[..., 1] + products[..., 2]
     return result
 
@@ -123,14 +123,14 @@ def of_transforms(
         cameras: V views.
         slices: The slices of the scene.
         sums: The sums of the backward pass.
-        normals: [V, G, 9] gradients of the slices' rotations that lead through normals.
+        normals: [V, G, 9] gradients of the slices' rotations that pass through normals.
 
     Returns:
-        "transforms" [T, 4, 4]: 12 independent entries, the last row 0; of those that move at the start, with the
-        gradient of the rotation among the rotations. Where some move also "transforms_end", of their ends, 0 for the
-        others.
+        "transforms" [T, 4, 4]: 12 independent entries, the last row 0; for moving transforms the gradient at the start,
+        with the rotation's gradient among the rotations. If some move, also "transforms_end", the gradients at the
+        end, 0 for transforms that do not move.
     """
-    # Sums of sensors are those of the slices' own poses in the world.
+    # The sums of sensors refer to the slices' own poses in the world.
     rotation = np.stack([np.eye(3) if camera.is_sensor else camera.source.rotation for camera in cameras])
     eye = np.stack([camera.source.eye for camera in cameras])
     from_eye = eye[:, None] - slices.translations
@@ -173,7 +173,7 @@ def _of_moving(
 
 
 def _carried_from_middle(axis: Array, angle: float, turn: Array) -> Array:
-    """Return what a turn at the middle, seen from the start, is of one at the end, seen from there."""
+    """Carry the gradient of a turn at the middle, seen from the start, to a turn at the end, seen from the end."""
     parallel = axis * (axis @ turn)
     across = turn - parallel
     ratio = 0.5 / np.cos(0.25 * angle)
@@ -183,7 +183,7 @@ def _carried_from_middle(axis: Array, angle: float, turn: Array) -> Array:
 
 
 def _turn_of(d_rotation: Array, rotation: Array) -> Array:
-    """The gradient [3] of a turn phi before a rotation, given that of the rotation [3, 3]."""
+    """The gradient [3] of a turn phi before a rotation, given the gradient of the rotation [3, 3]."""
     m = d_rotation @ rotation.T
     return np.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
 

@@ -1,4 +1,4 @@
-"""Renders that differ in the poses of their cameras only: checked and prepared once, and then drawn without Python."""
+"""Renders that differ only in the poses of their cameras: prepared once, and then drawn without Python."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def prepare(
     background: torch.Tensor | None = None,
     most_together: int = 1,
 ) -> _native.NativeRender:
-    """Prepares renders of one scene by cameras as these from other poses.
+    """Prepares renders of one scene by cameras like these at other poses.
 
     Args:
         gaussians: One scene, which must not change while the result is in use.
         cameras: Created by `Camera.opencv`.
         settings: How to project and blend; not along rays.
-        places: The outputs, each once, of `OUTPUTS` or `ON_SURFELS`, but "surface_normals".
+        places: The outputs, each once, from `OUTPUTS` or `ON_SURFELS`, without "surface_normals".
         payload_bytes: The size of the payload.
         head: The bytes of a reply before its payload.
         background: f32 [D], or per camera [C, D]; None: 0.

@@ -1,4 +1,4 @@
-"""Retained renders that differ in the poses of their cameras only, and their states as `backward` takes them."""
+"""Retained renders that differ only in the poses of their cameras, and their states for `backward`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Passes:
 
     Attributes:
         engine: The native engine.
-        parts: Returns what the kernels keep in a state, and its images by name, each [..] in one dimension.
+        parts: Returns what the kernels keep in a state, and its images by name, each one-dimensional.
     """
 
     engine: _native.PassEngine
@@ -36,12 +36,12 @@ def cpu_passes() -> Passes:
 
 
 def cuda_passes(native: Any, device: int, kernels: int, copies: int) -> Passes:
-    """The passes of a CUDA device, on two streams of it; `native` is the extension."""
+    """The passes of a CUDA device, on two of its streams; `native` is the extension."""
     return Passes(native.cuda_passes(device, kernels, copies), lambda state: native.cuda_pass_parts(state, device))
 
 
 def images_of(state: State) -> Mapping[str, int]:
-    """The number of values of each image that states of its kind keep."""
+    """The number of values of each image that such states keep."""
     return {name: tensor.numel() for name, tensor in state.images.items()}
 
 

@@ -1,4 +1,4 @@
-"""Rotations of poses that change during an exposure: axes, angles, and what is a rotation at all."""
+"""Rotations of poses that change during an exposure: axes, angles, and checks of rotation matrices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumigrad.kernels.errors import ArgumentError
 
 Array = np.ndarray
 _ORTHONORMAL = 1e-4
-# Poses that are closer than this are turned by it: no derivative has to divide by 0.
+# Rotations that differ by less are turned by this angle, so that no derivative divides by 0.
 LEAST_ANGLE = 1e-12
 
 
@@ -18,7 +18,7 @@ def rotation_matrix(name: str, given: Array) -> Array:
     """The rotation nearest to a matrix [3, 3] that is orthonormal to 1e-4.
 
     Raises:
-        ArgumentError: It is not.
+        ArgumentError: The matrix is not orthonormal.
     """
     left, _, right = np.linalg.svd(given)
     error = float(np.abs(given @ given.T - np.eye(3)).max())
@@ -46,7 +46,7 @@ def axis_and_angle(rotation: Array) -> tuple[Array, float]:
 
 
 def cross_matrix(v: Array) -> Array:
-    """[3, 3] that multiplies a vector w to v x w."""
+    """The matrix [3, 3] that maps a vector w to v x w."""
     return np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [-v[1], v[0], 0.0]])
 
 

@@ -36,7 +36,7 @@ ROW_TIMES = ("continuous", "staircase")
 
 @dataclass(frozen=True, eq=False)
 class SensorSource:
-    """A sensor: its lens, and the poses between which it moves while its rows are exposed. Float64.
+    """A sensor: its lens, and the poses between which it moves during the exposure. Float64.
 
     Attributes:
         lens: The lens.
@@ -46,7 +46,7 @@ class SensorSource:
         end_translation: [3].
         shutter: One of `SHUTTERS`.
         row_time: One of `ROW_TIMES`.
-        windshield: What is in front of the lens, or None.
+        windshield: The glass in front of the lens, or None.
     """
 
     lens: SensorLens
@@ -144,7 +144,7 @@ def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
         ("", spin - carried, push - timed, source.rotation, source.translation),
         ("_end", to_end @ carried, timed, source.end_rotation, source.end_translation),
     ):
-        # The eye is the mean of both ends' -R^T t; without motion the start counts for both.
+        # The eye is the mean of -R^T t at both ends; without motion the start counts for both.
         share = 0.5 if source.rolling else (0.0 if suffix else 1.0)
         d_t = d_translation - share * rotation @ d_eye
         phi = turn + share * np.cross(translation, rotation @ d_eye)
@@ -155,12 +155,12 @@ def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
 
 
 def lens_gradients(sources: Sequence[SensorSource], sums: Array, inverse: Array | None = None) -> dict[str, Array]:
-    """Gradients of the lenses, which are of one kind, by name: "lens_radial" [V, k], .. and "windshield_horizontal", ..
+    """Gradients of the lenses, all of one kind, by name: "lens_radial" [V, k], .. and "windshield_horizontal", ..
 
     Args:
         sources: V sensors.
         sums: [V, S] the engine's sums.
-        inverse: [V, I] along rays: those of the windshield's inverse.
+        inverse: [V, I] along rays: the sums of the windshield's inverse.
     """
     found = {
         f"lens_{name}": sums[:, group.begin : group.begin + _width(sources[0].lens, name, group.count)]

@@ -1,7 +1,7 @@
 """Lenses of sensors: real cameras, whose pixels are exact functions of points in the camera's frame.
 
-A lens shows +z; x is to the right and y down. Pixels are measured so that the centre of the first one is at (0.5, 0.5);
-a calibration that counts it as 0 has a principal point that is smaller by 0.5.
+A lens looks along +z, with x to the right and y down. The centre of the first pixel is at (0.5, 0.5); calibrations that
+put it at 0 have a principal point that is smaller by 0.5.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Film:
 
 @dataclass(frozen=True, kw_only=True)
 class PinholeLens(_Film):
-    """OpenCV's pinhole with radial, tangential and thin-prism distortion; without coefficients the perfect one.
+    """OpenCV's pinhole with radial, tangential and thin-prism distortion; without coefficients a perfect pinhole.
 
     Attributes:
         fx, fy: Focal lengths, pixels.
@@ -57,8 +57,8 @@ class PinholeLens(_Film):
             the square of the distance from the axis at depth 1.
         tangential: p1 p2, or none.
         thin_prism: s1 s2 s3 s4, or none.
-        domain: Which points are visible: "monotone", those up to where the distorted distance stops rising; "gsplat",
-            those with a factor above 0.8.
+        domain: Which points are visible: "monotone", up to where the distorted distance stops rising; "gsplat", where
+            the factor is above 0.8.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -93,7 +93,7 @@ class PinholeLens(_Film):
 def jacobian_limits(lens: PinholeLens, width: int, height: int) -> tuple[float, float, float, float]:
     """Limits to which a pinhole's Jacobian clamps X/Z (min, max) and Y/Z (min, max): the image's edges and a margin.
 
-    With a radial distortion also all that it shows within these edges.
+    With radial distortion the limits also include everything visible within these edges.
     """
     steps = np.linspace(-JACOBIAN_MARGIN, 1 + JACOBIAN_MARGIN, 9)
     x, y = np.meshgrid((steps * width - lens.cx) / lens.fx, (steps * height - lens.cy) / lens.fy)
@@ -143,11 +143,11 @@ class FisheyeLens(_Film):
         fx, fy: Focal lengths, pixels.
         cx, cy: Principal point, pixels.
         radial: Up to four of k1 to k4.
-        max_angle: The largest angle that is visible, radians, at most pi; None: as far as the polynomial rises.
-        behind: Whether what lies more than 90 degrees from the axis is visible too, with `Settings.depth_order`
-            "distance"; else Z must be above 0.
+        max_angle: The largest visible angle, radians, at most pi; None: as far as the polynomial rises.
+        behind: Whether points more than 90 degrees from the axis are visible too, with `Settings.depth_order`
+            "distance"; otherwise Z must be above 0.
         domain: "monotone": angles up to where the polynomial stops rising; "gsplat": gsplat's limits, which also end at
-            the corners' distance over f, and of which some are found by Newton's method.
+            the corners' distance over f, and some of which are found by Newton's method.
 
     Raises:
         ArgumentError: A value is out of range, or the polynomial stops rising before `max_angle`.
@@ -185,7 +185,7 @@ class FisheyeLens(_Film):
         return min(self._gsplat_fold(), max(corner / self.fx, corner / self.fy), given)
 
     def guess(self, width: int, height: int) -> float:
-        """The angle over the distance, divided by f, from which gsplat's search for the angle of a pixel starts."""
+        """The ratio of angle to distance / f from which gsplat's search for the angle of a pixel starts."""
         return self.limit(width, height) / max(width / 2 / self.fx, height / 2 / self.fy)
 
     def _gsplat_fold(self) -> float:
@@ -214,13 +214,13 @@ class FThetaLens:
         reference: Which polynomial defines the lens, one of `REFERENCES`; the other is a first guess of the inverse.
         angle_to_pixel_distance: Up to six coefficients, of the powers 0, 1, .. of the angle.
         pixel_distance_to_angle: Up to six coefficients, of the powers 0, 1, .. of the distance.
-        max_angle: The largest angle that is visible, radians, at most pi: more than half of that is behind the camera.
+        max_angle: The largest visible angle, radians, at most pi; angles above pi / 2 are behind the camera.
         linear: c d e of the map [[c, d], [e, 1]] of the image plane.
         domain: "monotone" or "gsplat": how the inverse is found (with "gsplat" in three steps of Newton's method).
 
     Raises:
-        ArgumentError: A value is out of range, or the reference polynomial does not rise at 0, or with "monotone" not
-            up to `max_angle`.
+        ArgumentError: A value is out of range, or the reference polynomial does not rise at 0 or, with "monotone", not
+            all the way to `max_angle`.
     """
 
     cx: float
@@ -284,7 +284,7 @@ class Windshield:
             `Settings.response` "ray".
 
     Raises:
-        ArgumentError: A value is not finite, or the number of coefficients is another.
+        ArgumentError: A value is not finite, or the number of coefficients is wrong.
     """
 
     horizontal: Numbers
@@ -314,17 +314,17 @@ def windshield_places(order: int) -> list[int]:
 
 
 def windshield_order(count: int) -> int:
-    """The order of a polynomial with so many coefficients."""
+    """The order of a polynomial with `count` coefficients."""
     return (math.isqrt(1 + 8 * count) - 3) // 2
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of lenses that lie one after another.
+    """Adjacent parameters of lenses.
 
     Attributes:
         name: The attribute of a lens or windshield.
-        begin, count: Where they lie.
+        begin, count: Their range.
     """
 
     name: str
@@ -364,7 +364,7 @@ INVERSE_BEGINS = {"horizontal": 0, "vertical": GROUPS[-1].count}
 
 
 def packed_inverse(windshield: Windshield | None) -> list[float]:
-    """The coefficients of the way back in the extension's order; 0 where there are none."""
+    """The coefficients of the inverse in the extension's order; 0 for missing ones."""
     values = np.zeros(2 * GROUPS[-1].count)
     for name, begin in INVERSE_BEGINS.items():
         given = () if windshield is None else getattr(windshield, f"{name}_inverse")

@@ -16,7 +16,7 @@ TILE_BOUNDS = ("conservative", "gsplat")
 RESPONSES = ("picture", "ray")
 PRIMITIVES = ("volume", "surfel")
 TILE_SIZES = (4, 8, 16)
-# gsplat's tiles on the film; along rays those of images of at least this many pixels each way, and of others.
+# gsplat's tile edge on the film, and along rays if both image edges have at least _LARGE_IMAGE pixels; else 8.
 _GSPLAT_TILE, _LARGE_IMAGE, _SMALL_TILE = 16, 1080, 8
 SEMANTICS = ("exact", "gsplat", "inria_depth", "inria_exact")
 
@@ -66,7 +66,7 @@ class Settings:
 
     Attributes:
         semantics: "exact" (gsplat's images, true derivatives), "gsplat" (gsplat's images and gradients), "inria_depth"
-            (the images of diff-gaussian-rasterization and the gradients of its depth fork) or "inria_exact" (those
+            (the images of diff-gaussian-rasterization and the gradients of its depth fork) or "inria_exact" (the same
             images, true derivatives).
         sh_degree: Degree of the spherical harmonics in use, 0 to 4; None: the stored degree.
         antialiased: Multiplies opacities by the ratio of a Gaussian's projected area without and with the blur.
@@ -79,23 +79,22 @@ class Settings:
         transmittance_min: Blending stops before the Gaussian that would reduce the transmittance below this.
         pixel_center: Coordinate of the centre of pixel (0, 0): 0.5 or 0.
         scale_modifier: Factor of the scales.
-        deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are).
+        deterministic: Gradients have the same bits in each run on CUDA, too (on the CPU they always have).
         projection_method: For sensors: how Gaussians become ellipses: "unscented", by sigma points; "jacobian", by the
-            Jacobian of the lens at the mean, with a global shutter. Other cameras have the second only.
+            Jacobian of the lens at the mean, with a global shutter. Other cameras support only "jacobian".
         unscented: For sensors: the sigma points.
         depth_order: For sensors: Gaussians are sorted, and depths are measured, along "z" or as "distance" from the
-            camera, at the middle of the exposure. None: "distance" with lidars, which see what is behind them and below
-            them, and else "z".
+            camera, at the middle of the exposure. None: "distance" for lidars, which also see behind and below
+            themselves, otherwise "z".
         tile_bounds: For sensors: which pixels see a Gaussian: "conservative", all in which its alpha reaches
-            `alpha_min`; "gsplat", those of the tiles that gsplat's box around the mean meets, which cuts some of them.
-        tile_size: Edge of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080
-            pixels in width or height. With surfels, pixels beyond the tiles that gsplat's box of a Gaussian meets do
-            not see it.
-        response: For sensors: where a Gaussian's alpha comes from: "picture", its ellipse in the image; "ray", its
+            `alpha_min`; "gsplat", only those in tiles that gsplat's box around the mean meets.
+        tile_size: Edge of gsplat's tiles, pixels: 4, 8 or 16. None: 16, but 8 along rays for images of less than 1080
+            pixels in width or height. With surfels, only pixels in tiles that gsplat's box of a Gaussian meets see it.
+        response: For sensors: the source of a Gaussian's alpha: "picture", its ellipse in the image; "ray", its
             largest response in 3D along the ray of each pixel.
         primitive: Shape of a Gaussian: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose
-            response is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate
-            Radiance Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
+            response is taken where a pixel's ray meets its plane ("2D Gaussian Splatting for Geometrically Accurate
+            Radiance Fields", Huang et al. 2024). Surfels need perfect pinhole cameras, and have no `eps2d`.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -175,7 +174,7 @@ class Settings:
         return _SMALL_TILE if self.response == "ray" and min(width, height) < _LARGE_IMAGE else _GSPLAT_TILE
 
     def native(self, sh_degree: int, width: int, height: int, *, lidar: bool) -> _native.GaussianSettings:
-        """The extension's settings for images of a size; `sh_degree` is the one in use, -1 if colours are given."""
+        """The extension's settings for images of a size; `sh_degree` is the degree in use, -1 if colours are given."""
         key = sh_degree, width, height, lidar
         made = self._made.get(key)
         if made is None:
@@ -204,7 +203,7 @@ class Settings:
             tile_size=self._tile(width, height),
             rays=rays,
             surfels=self.surfels,
-            # gsplat differentiates its projection by the Jacobian, but not that by sigma points, nor rays.
+            # gsplat differentiates its projection by the Jacobian, but neither sigma points nor rays.
             frozen_projection=self.semantics == "gsplat" and (rays or not by_jacobian),
             **{name: float(getattr(self, name)) for name in _NUMBERS},
         )

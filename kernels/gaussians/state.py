@@ -1,4 +1,4 @@
-"""The state of a forward pass that the backward pass needs."""
+"""State of a forward pass that the backward pass needs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class State:
         gaussians: The scene.
         cameras: The views.
         settings: The settings.
-        slices: The slices of the scene, one per transform and between them.
+        slices: The slices of the scene: one per transform, and the rest between them.
         background: [V, D], or None for 0.
         background_per_camera: Whether the background was given as [V, D], not [D].
-        rays: [V, H, W, 6] that were given, or None.
+        rays: The given rays, [V, H, W, 6], or None.
         outputs: Names of the outputs that were rendered.
         images: The rendered images that backward needs, by name: "color", "transmittance", and "depth",
             "inverse_depth", "hit_distance", "normals" and "distortion" if outputs need them.
@@ -49,7 +49,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory in use, the scene included."""
+        """Memory in use, including the scene."""
         tensors = [*self.gaussians.tensors().values(), *self.images.values()]
         tensors += [tensor for tensor in (self.background, self.rays) if tensor is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + self.kept.bytes

@@ -24,7 +24,7 @@ def expected_depth(depth: Tensor, transmittance: Tensor) -> Tensor:
 def surface_normals(depth: Tensor, cameras: Sequence[Camera]) -> Tensor:
     """Normals [V, H, W, 3] of the surface at a depth [V, H, W] along z, world frame; 0 at the image's border.
 
-    They are cross products of the differences between the points that a pixel's neighbours show, from top to bottom and
+    Normals are cross products of the differences between the points at a pixel's neighbours, from top to bottom and
     from left to right (section 5 of "2D Gaussian Splatting for Geometrically Accurate Radiance Fields"), and point to
     the camera. The cameras are pinholes.
     """
@@ -46,7 +46,7 @@ class SurfaceGradient:
 
 
 def surface_backward(depth: Tensor, cameras: Sequence[Camera], gradient: Tensor) -> SurfaceGradient:
-    """Differentiates `surface_normals`, given the gradient of the normals [V, H, W, 3]."""
+    """Backpropagates the gradient of the normals [V, H, W, 3] through `surface_normals`."""
     if depth.device.type == "cpu":
         to_depth, sums = torch.empty_like(depth), torch.empty(len(depth), _native.SURFACE_SUMS, dtype=torch.float64)
         arrays = _arrays(depth, *_parameters(cameras, depth))

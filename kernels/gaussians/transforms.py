@@ -26,8 +26,8 @@ class Transform:
         begin, end: The slice.
         matrix: [4, 4], object to world, rigid, for column vectors; stored as float64. With `matrix_end`: at the start
             of the exposure.
-        matrix_end: The same at the end of the exposure, for sensors with a rolling shutter; None: the slice does not
-            move. In between translations are interpolated along a straight line, and rotations along the shorter arc
+        matrix_end: The pose at the end of the exposure, for sensors with a rolling shutter; None: the slice does not
+            move. In between, translations are interpolated along a straight line, and rotations along the shorter arc
             (sensors spec section 5).
 
     Raises:
@@ -44,7 +44,7 @@ class Transform:
             raise ArgumentError("transforms", "a slice with 0 <= begin < end", f"[{self.begin}, {self.end})")
         object.__setattr__(self, "matrix", _rigid("transforms", self.matrix))
         if self.matrix_end is not None:
-            # Moving slices are turned between rotations, which must be exact.
+            # Interpolation between the ends of moving slices needs exact rotations.
             start, end = self.matrix, _rigid("transforms", self.matrix_end)
             for name, matrix in (("matrix", start), ("matrix_end", end)):
                 turned = matrix.copy()
@@ -61,7 +61,7 @@ class Slices:
         rotations: [G, 3, 3] object to world, float64.
         translations: [G, 3] float64.
         of_transform: For each transform, in the order given, the index of its slice.
-        ends: Poses of the slices that move, by index: [4, 4] at the end of the exposure.
+        ends: Poses [4, 4] of moving slices at the end of the exposure, by index.
     """
 
     begins: tuple[int, ...]
@@ -76,7 +76,7 @@ class Slices:
         return len(self.begins) - 1
 
     def turn(self, index: int) -> tuple[Array, float]:
-        """The axis [3] and the angle by which a moving slice turns until the end, world frame."""
+        """The axis [3] and the angle of a moving slice's rotation from start to end, world frame."""
         return axis_and_angle(self.ends[index][:3, :3] @ self.rotations[index].T)
 
     def middle(self) -> tuple[Array, Array]:
@@ -89,7 +89,7 @@ class Slices:
         return rotations, translations
 
     def flat(self) -> Array:
-        """[G, 19] rotation, row-major, and translation; axis, angle and motion of those that move, or 0; float64."""
+        """[G, 19] rotation (row-major), translation, and axis, angle and motion (0 of slices that rest); float64."""
         rows = np.zeros((self.count, 19))
         rows[:, :9], rows[:, 9:12] = self.rotations.reshape(-1, 9), self.translations
         for index, end in self.ends.items():
@@ -141,12 +141,12 @@ def _whole(count: int) -> Slices:
 def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
     """Return rotation and translation to the camera frame, and the eye, for each view and slice, [V, G, 15] float64.
 
-    p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Of slices
-    that move it is all at the middle of the exposure. Computed in float64, since a scene may be far from its origin.
+    p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Slices
+    that move are taken at the middle of the exposure. Computed in float64, since a scene may be far from its origin.
     """
     if slices is _whole(slices.begins[-1]):
         sources = [camera.source for camera in cameras]
-        # The identity gives what the sums below give, to the last bit: adding 0 makes a negative 0 one of them, too.
+        # With the identity this has the same bits as the sums below; adding 0 turns -0 into 0, as they do.
         rows = [[*source.rotation.flat, *source.translation, *source.eye] for source in sources]
         whole: Array = np.array(rows, np.float64)[:, None] + 0.0
         return whole

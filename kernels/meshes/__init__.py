@@ -1,4 +1,4 @@
-"""Signed distances and collision costs between spheres and meshes: true derivatives, or cuRobo's."""
+"""Signed distances and collision costs between spheres and meshes, with true derivatives or cuRobo's."""
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward, backward_steps

@@ -24,8 +24,8 @@ class Backward:
     """Results of a backward pass.
 
     Attributes:
-        gradients: By name, float32: "spheres" [B, H, S, 4], centres and radii; "poses" [I, 7], on the CPU, with the
-            derivative of the quaternions' normalisation, 0 for disabled instances; "weight" [].
+        gradients: By name, float32: "spheres" [B, H, S, 4], centres and radii; "poses" [I, 7], on the CPU, including
+            the derivative of the quaternions' normalisation, 0 for disabled instances; "weight" [].
         times: Time of each kernel stage.
     """
 
@@ -45,7 +45,7 @@ def backward(
 ) -> Backward:
     """Differentiates costs and distances.
 
-    With "exact" semantics these are the true derivatives, also those with respect to the spheres of adjacent time
+    With "exact" semantics these are the true derivatives, including those with respect to the spheres of adjacent time
     steps. With cuRobo's semantics the gradients of costs with respect to spheres are cuRobo's: a cost depends on the
     centre of its own time step only.
 
@@ -54,7 +54,7 @@ def backward(
         output_gradients: dL/d output by name, f32: "cost" [B, H, S] if "cost" or "gradient" was an output, "distance"
             [B, H, S], or [B, H, S, I] with `per_instance`, if "distance" was. dL/d distance is ignored where the query
             found nothing.
-        wanted: Names of the gradients to compute, from `GRADIENTS`. "poses" takes another pass over the meshes.
+        wanted: Names of the gradients to compute, from `GRADIENTS`. "poses" needs another pass over the meshes.
         before_launch: Called before each launch of that pass; an exception that it raises ends the call.
 
     Returns:

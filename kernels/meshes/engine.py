@@ -22,7 +22,7 @@ class Engine(Protocol):
     def tree(self, host: Any, like: Any | None) -> Any:
         """The bounding volume hierarchy on this device, for a mesh in host memory.
 
-        With `like`, the tree of the same faces before vertices moved, its order is kept and only boxes are refitted.
+        `like` is the tree of the same faces before vertices moved: its order is kept and only its boxes are refitted.
         """
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:

@@ -48,7 +48,7 @@ def esdf(
         semantics: "exact": positive outside, the voxels symmetric about the box's centre, as in `Grid`.
             "curobo_field": as in cuRobo, positive inside, clamped at -max_distance, and shifted by half a voxel along
             axes with an odd number of voxels.
-        device: The device for a world of cuboids only; None: the CPU.
+        device: The device if the world has only cuboids; None: the CPU.
         before_launch: Called before each launch; an exception that it raises ends the call.
 
     Returns:
@@ -107,7 +107,7 @@ def voxel_counts(dims: Sequence[float], voxel_size: float) -> tuple[int, int, in
     ok = is_number(voxel_size) and 0.0 < float(voxel_size) <= MAX_COORDINATE
     check(ok, "voxel_size", "a finite value above 0, metres", voxel_size)
     edges = checked_size(dims, "dims")
-    # A quotient may be infinite, which round() refuses; MAX_VOXELS + 1 fails the check as well.
+    # round() rejects an infinite quotient; MAX_VOXELS + 1 fails the check below.
     x, y, z = (max(1, round(min(edge / float(voxel_size), MAX_VOXELS + 1.0))) for edge in edges)
     check(x * y * z <= MAX_VOXELS, "voxel_size", f"at most {MAX_VOXELS} voxels in {edges} m", voxel_size)
     return x, y, z

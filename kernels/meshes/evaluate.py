@@ -22,8 +22,8 @@ from lumigrad.kernels.steps import Steps, complete
 BeforeLaunch = Callable[[], object]
 # Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
-# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work. Chunks of
-# large worlds are shorter: see native/meshes/cpu/probes.h.
+# Launches have at least this many rows, to keep a GPU or all threads of a CPU (one chunk each) busy. Large worlds have
+# shorter chunks: see native/meshes/cpu/probes.h.
 _CHUNK_ROWS = 512
 _MANY_INSTANCES, _SHORT_CHUNK_ROWS = 4096, 128
 _CUDA_ROWS = 2**15
@@ -35,9 +35,9 @@ class Part:
 
     Attributes:
         trajectories: Range along B.
-        rows: Range of the one trajectory, along S, or along H and S as one; None: all.
+        rows: Range within a single trajectory, along S, or along H and S flattened; None: all.
         of_spheres: Whether `rows` are along S.
-        steps: With `of_spheres`, those along H; None: all. The launch also sees the step before and the one after.
+        steps: With `of_spheres`, the range along H; None: all. The launch also sees the step before and after it.
     """
 
     trajectories: slice
@@ -50,12 +50,12 @@ class Part:
         return self._view(tensor, self.steps)
 
     def seen(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same with the steps beside it, where there are some."""
+        """The part of a tensor with the adjacent steps, where they exist."""
         steps = self.steps
         return self._view(tensor, None if steps is None else slice(max(0, steps.start - 1), steps.stop + 1))
 
     def written(self, seen: torch.Tensor) -> torch.Tensor:
-        """The part itself of what the launch has seen; a view."""
+        """The part itself, without the adjacent steps, of a result of `seen`; a view."""
         if self.steps is None or seen.dim() == 1:
             return seen
         first = min(1, self.steps.start)
@@ -73,7 +73,7 @@ class Part:
 def launches(spheres: torch.Tensor, instances: int, settings: Settings) -> list[Part]:
     """Splits spheres [B, H, S, 4] into launches: along B, and long trajectories along S and H.
 
-    Sweeps and speeds link each step of a trajectory to those beside it.
+    Sweeps and speeds link each step of a trajectory to the adjacent ones.
     """
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
@@ -112,7 +112,7 @@ def run(
     seen = {name: part.seen(tensor) for name, tensor in arrays.items() if tensor is not None}
     pieces = {name: view.contiguous() for name, view in seen.items()}
     if part.steps is not None:
-        # The rows of the steps beside the part are those of other launches.
+        # The rows of adjacent steps belong to other launches.
         pieces.update({name: torch.empty_like(pieces[name]) for name in written})
         if "upstream" in pieces:
             pieces["upstream"] = torch.zeros_like(pieces["upstream"])
@@ -138,7 +138,7 @@ class State:
         jacobian: f32 [B, H, S, 10], if `cost` is set: d cost / d (centre before (3), own centre (3), centre after (3),
             radius).
         normal: f32 [B, H, S, 3] or [B, H, S, I, 3], d distance / d centre; None: distances were not an output.
-        instance: i32 [B, H, S] or [B, H, S, I], if `normal` is set: the closest instance, -1: none.
+        instance: i32 [B, H, S] or [B, H, S, I], if `normal` is set: the closest instance, or -1.
     """
 
     spheres: torch.Tensor
@@ -153,7 +153,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory in use, without that of the world."""
+        """Memory in use, excluding the world."""
         tensors = (self.spheres, self.environments, self.cost, self.jacobian, self.normal, self.instance)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
@@ -173,13 +173,13 @@ class Evaluation:
         outputs: By name, for each sphere, float32 unless stated otherwise.
             "cost" [B, H, S], with the weight; "gradient" [B, H, S, 4], of the sum of all costs (with cuRobo's semantics
             with respect to the own centre only, and 0 for the radius); "exhausted" bool [B, H, S], true where half of a
-            sweep found no contact but used up its samples before it could exclude one.
+            sweep found no contact but ran out of samples before it could exclude one.
             For the closest instance: "distance" [B, H, S], metres, from the sphere's centre, positive outside; "normal"
             [B, H, S, 3], its gradient; "closest" [B, H, S, 3], the closest point of the surface, world frame; "face"
             i32 [B, H, S], the face of a mesh, otherwise -1; "instance" i32 [B, H, S]; "beyond" bool [B, H, S], true
             where nothing is within `max_distance`. There, and for spheres that are off, distance is `max_distance` or
-            infinity, normal is 0, closest is the centre, face and instance are -1. With `per_instance` each has an axis
-            I after S.
+            infinity, normal is 0, closest is the centre, face and instance are -1. With `per_instance` each output has
+            an axis I after S.
         state: For `backward`; None without `retain`.
         times: Time of each kernel stage.
     """
@@ -216,9 +216,9 @@ def evaluate(
         outputs: Names of the outputs to return, from `OUTPUTS`.
         per_instance: Return distances to every instance instead of the closest; excludes costs.
         retain: Keep the state that `backward` needs for these outputs.
-        checked: The caller has checked the values of spheres and environments (`check_values`); spheres that are not
-            finite are then off.
-        before_launch: Called before each launch, which covers some trajectories or a part of a long one, and one
+        checked: Whether the caller has checked the values of spheres and environments (`check_values`); if so, spheres
+            that are not finite are off.
+        before_launch: Called before each launch, which covers some trajectories or a part of a long one, and a single
             instance with `per_instance`. An exception that it raises ends the call.
 
     Returns:
@@ -284,7 +284,7 @@ def _check_outputs(outputs: Sequence[str], per_instance: bool) -> None:
 
 
 def _native_names(outputs: Sequence[str], retain: bool) -> tuple[str, ...]:
-    """The names of the arrays that the engine writes."""
+    """Names of the arrays that the engine writes."""
     names = {name: None for name in outputs if name != "gradient"}
     if "gradient" in outputs:
         names["jacobian"] = None

@@ -34,7 +34,7 @@ def check_spheres(spheres: torch.Tensor, world: World) -> torch.Tensor:
 
 
 def check_environments(environments: torch.Tensor | None, spheres: torch.Tensor) -> torch.Tensor | None:
-    """Checks environments, [B], on the device of the spheres; None, which means environment 0, is returned as it is.
+    """Checks environments [B] on the device of the spheres; None, which means environment 0, stays None.
 
     Raises:
         ArgumentError: The tensor has the wrong shape or type, or is on another device.
@@ -57,7 +57,7 @@ def check_values(spheres: torch.Tensor, environments: torch.Tensor | None, world
     """Checks the values of a query: one pass over them, which on CUDA waits for the device.
 
     Raises:
-        ArgumentError: A sphere (even one that is off) is not finite or too far away, or an environment does not exist.
+        ArgumentError: A sphere (even if it is off) is not finite or too far away, or an environment does not exist.
     """
     if spheres.numel() > 0:
         low, high = finite_range("spheres", spheres)

@@ -19,14 +19,14 @@ from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 
 @dataclass(frozen=True)
 class Report:
-    """Properties of a mesh as it was given; lengths in metres, object frame.
+    """Properties of a mesh as given; lengths in metres, object frame.
 
     Attributes:
         vertices, faces: Numbers of vertices and faces as given.
         welded_vertices: Number of distinct vertex positions.
         degenerate_faces: Number of faces of zero area; queries ignore them.
-        duplicate_faces: Number of faces with the corners of another face; queries ignore those of equal orientation,
-            and those of the other one of bodies that are drawn from both sides, if the others are closed and oriented.
+        duplicate_faces: Number of faces with the corners of another face; queries ignore duplicates of equal
+            orientation, and reversed duplicates of two-sided bodies if the remaining faces are closed and oriented.
         boundary_edges: Number of edges with one face.
         nonmanifold_edges: Number of edges with more than two faces.
         inconsistent_edges: Number of edges that two faces traverse in the same direction.
@@ -35,13 +35,13 @@ class Report:
         low, high: Corners of the bounding box.
         volume: Signed volume, cubic metres: negative if faces point inward. Meaningless for an open mesh.
         area: Surface area, square metres.
-        components: Number of connected components: faces joined by edges of two faces; where more meet, by vertices
-            as given.
+        components: Number of connected components: faces joined by edges of two faces; where more faces meet at an
+            edge, they are joined by vertices as given.
         overlapping_components: Number of closed and oriented components whose bounding boxes meet those of others.
-        turned_components: Number of closed and oriented components that are inside out and no cavities; the sign
-            "auto" turns them.
+        turned_components: Number of closed and oriented components that are inside out but are not cavities; the
+            sign "auto" turns them.
         self_intersecting: Whether a component of a closed and oriented mesh was found to enclose points more than once,
-            or from the wrong side: up to 1,024 places beside its faces are looked at.
+            or from the wrong side: up to 1,024 points beside its faces are tested.
     """
 
     vertices: int
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def simple(self) -> bool:
-        """Whether the closest face tells inside from outside: nothing is open, and nothing enclosed twice was found."""
+        """Whether the closest face tells inside from outside: nothing is open, and nothing was found enclosed twice."""
         return self.oriented and self.overlapping_components == 0 and not self.self_intersecting
 
     @staticmethod
@@ -78,14 +78,14 @@ SIGNS = ("auto", "normals", "rays", "winding", "unsigned")
 _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
 # A hierarchy stores nine floats per triangle, which 32-bit integers index.
 MAX_FACES = 2**27
-# Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and of 72 faces.
+# Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and 72 faces.
 _TREE_BYTES = 54 << 10
 Claim = Callable[[int], None]
 _Key = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
 
 
 class _Trees:
-    """One set of triangles on every engine that searches it. `like` holds trees to refit in their order."""
+    """The trees of one set of triangles, one per engine. `like` holds trees to refit in their order."""
 
     def __init__(self, host: Any, like: dict[_Key, Any]) -> None:
         self.host = host
@@ -93,7 +93,7 @@ class _Trees:
         self._built: dict[_Key, Any] = {}
 
     def of(self, engine: Engine, winding: bool) -> Any:
-        """The tree for an engine; one with the data for winding numbers can be used for every policy."""
+        """The tree for an engine; a tree with the data for winding numbers serves every policy."""
         if (engine.key, True) in self._built:
             return self._built[engine.key, True]
         key = engine.key, winding
@@ -112,7 +112,7 @@ class _Trees:
         return {key: tree for key, tree in self._built.items() if key[0] != CpuEngine.key}
 
     def refittable(self, host: Any) -> dict[_Key, Any]:
-        """Trees outside host memory that `host`, the same triangles moved, may be fitted into."""
+        """Trees outside host memory that can be refitted to `host`, which has the same triangles after a move."""
         there = {**self._like, **self._built}
         return {} if host.rebuilt else {key: tree for key, tree in there.items() if key[0] != CpuEngine.key}
 
@@ -122,7 +122,7 @@ class Mesh:
 
     Attributes:
         report: Properties of the triangles as given.
-        device: The device on which queries search it.
+        device: The device on which queries search the mesh.
         rebuilt: Whether `moved` rebuilt the hierarchy instead of refitting it.
         growth: The size of the leaves' boxes relative to the mesh's box, divided by that of the last rebuild: 1 when
             rebuilt, larger after moves.
@@ -142,7 +142,7 @@ class Mesh:
         self.rebuilt = bool(host.rebuilt)
         self.growth = float(host.growth)
         self._given = _Trees(host, {} if before is None else before._given.refittable(host))
-        # The trees that "auto" searches: those without components that are inside out.
+        # The trees that "auto" searches, without components that are inside out.
         self._upright = self._given
         if host.has_upright:
             other = host.upright()
@@ -160,10 +160,10 @@ class Mesh:
         Args:
             vertices: f32 or f64 [V, 3], metres, in the object's frame.
             faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise as seen from outside; on the same device.
-            device: Where queries search it. None: on the device of the tensors. With another device, only the
-                processor's part of the work is done, on any thread; the first query does the rest.
-            claim: Called with a number of faces, before so many are made for the sign "auto": those of a mesh with
-                components that are inside out or in a room. What it raises ends the build.
+            device: The device on which queries search the mesh; None: the device of the tensors. With another device,
+                only the CPU's part of the work is done, on any thread; the first query does the rest.
+            claim: Called with the number of faces to be made for the sign "auto", which needs another set of faces for
+                a mesh with components that are inside out or in a room. An exception that it raises ends the build.
 
         Returns:
             The mesh.
@@ -186,7 +186,7 @@ class Mesh:
 
         Args:
             vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device, or in host memory: then only
-                the processor's part of the work is done, on any thread; the first query does the rest.
+                the CPU's part of the work is done, on any thread; the first query does the rest.
             claim: As for `build`.
 
         Returns:
@@ -212,7 +212,7 @@ class Mesh:
         return Mesh(host, self.device, self)._on(vertices.device)
 
     def _on(self, given: torch.device) -> Mesh:
-        """Return this mesh, with its trees on its device if it was given there."""
+        """Return this mesh, with its trees on its device if the tensors were given there."""
         if given == self.device and given.type != "cpu":
             self.solid(engine_for(given), "auto")
         return self
@@ -238,8 +238,8 @@ class Mesh:
         """The method for the sign of distances, and whether to negate it.
 
         "auto" is "normals" if every component is closed, oriented and apart from the others, and "winding" otherwise.
-        It turns components that are inside out; if all of them are, it negates "normals" instead. Other values are
-        returned as they are.
+        "auto" turns components that are inside out; if all are, it negates "normals" instead. Other values are
+        returned unchanged.
         """
         if sign != "auto":
             return sign, False
@@ -248,7 +248,7 @@ class Mesh:
         return "winding", False
 
     def prepare(self, sign: str) -> None:
-        """Does the processor's part of what queries with a sign need, on any thread; `solid` does it otherwise."""
+        """Does the CPU's part of the work for queries with a sign, on any thread; otherwise `solid` does it."""
         with self._lock:
             if self.policy(sign)[0] == "winding":
                 (self._upright if sign == "auto" else self._given).add_dipoles()
@@ -266,7 +266,7 @@ class Mesh:
 
 
 def _with_upright(host: Any, positions: np.ndarray, before: Any, claim: Claim | None) -> Any:
-    """Returns a `MeshTree` with the faces that "auto" searches, if those differ from its own."""
+    """Returns `host`, with the faces that "auto" searches added if they differ from its own."""
     count = host.upright_faces
     if not count:
         return host

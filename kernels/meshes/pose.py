@@ -21,7 +21,7 @@ def checked_pose(pose: Any, argument: str) -> Pose:
     """Checks a pose x y z (metres) qw qx qy qz, object to world; the quaternion may have any length >= 1e-6.
 
     Raises:
-        ArgumentError: It is not one.
+        ArgumentError: The pose is invalid.
     """
     expected = "7 finite numbers x y z qw qx qy qz, the quaternion not shorter than 1e-6"
     try:
@@ -38,10 +38,10 @@ def checked_pose(pose: Any, argument: str) -> Pose:
 
 
 def are_poses(poses: Array) -> Array:
-    """Mark the rows [I, 7] float64 that are surely valid poses, [I] bool; `checked_pose` decides about the others."""
+    """Mark the rows [I, 7] float64 that are certainly valid poses, [I] bool; `checked_pose` decides on the rest."""
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(poses[:, 3:], axis=1)
-    # Rounded differently, a length just at the limit might be taken that `checked_pose` refuses.
+    # A margin, since `checked_pose` rounds differently and might reject a length at the limit.
     fits = (lengths >= 2 * _SHORTEST) & (np.abs(poses[:, :3]).max(axis=1, initial=0.0) <= MAX_COORDINATE)
     return np.asarray(fits & np.isfinite(poses).all(axis=1))
 

@@ -16,7 +16,7 @@ from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.steps import Steps
 
-# Costs at lower speeds, m/s, are not scaled; as in native/meshes/math/cost.h.
+# Costs at lower speeds, m/s, are not scaled, as in native/meshes/math/cost.h.
 _LEAST = 1e-3
 
 

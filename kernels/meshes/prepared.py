@@ -1,4 +1,4 @@
-"""Queries that differ in their spheres only: checked and prepared once, and then answered without Python."""
+"""Queries that differ only in their spheres: checked and prepared once, and then answered without Python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lumigrad.kernels.meshes.world import World
 
 @dataclass(frozen=True)
 class Queries:
-    """Engine that answers such queries on one device.
+    """Engine that answers prepared queries on one device.
 
     Attributes:
         engine: The native engine.
-        key: Key of the engine with which `evaluate` answers there.
+        key: Key of the engine that `evaluate` uses on the device.
         device_type: "cpu" or "cuda".
     """
 
@@ -32,12 +32,12 @@ class Queries:
 
 
 def cpu_queries() -> Queries:
-    """Return the engine that answers them on the CPU."""
+    """Return the engine that answers prepared queries on the CPU."""
     return Queries(_native.cpu_distances(), CpuEngine.key, "cpu")
 
 
 def cuda_queries(native: Any, device: int, kernels: int, copies: int) -> Queries:
-    """Return the engine that answers them on a CUDA device, on two streams of it; `native` is the extension."""
+    """Return the engine that answers prepared queries on two streams of a CUDA device; `native` is the extension."""
     return Queries(native.cuda_distances(device, kernels, copies), cuda_key(native, device), "cuda")
 
 
@@ -58,23 +58,23 @@ def prepare(
     """Prepares queries of a world that `evaluate` has queried before.
 
     Args:
-        queries: Answers them.
+        queries: The engine that answers.
         world: The shapes.
         settings: The settings of the query.
         rows: B, H and S.
-        spheres: Where a request's payload has them, bytes.
-        environments: Likewise; None: all trajectories are in environment 0.
-        places: Names of outputs, each once and none of one instance alone, and their offsets in a reply's payload.
-        payload_bytes: The size of that payload.
+        spheres: Offset of the spheres in a request's payload, bytes.
+        environments: Offset of the environments; None: all trajectories are in environment 0.
+        places: Names of outputs, each once and none per instance, and their offsets in a reply's payload.
+        payload_bytes: The size of the reply's payload.
         head: The bytes of a reply before its payload.
-        kind: Number of the queue for what takes about the same time.
+        kind: Number by which the queue groups queries that take about the same time.
         cost_bytes: The memory that a query takes.
 
     Returns:
         The native query; None if one launch is not enough for it.
     """
     placed = world.placed_before(queries.key)
-    # Only its shape counts, and whether it is on the CPU.
+    # Only the shape matters, and whether the tensor is on the CPU.
     spheres_of = torch.empty((*rows, 4), device="cpu" if queries.device_type == "cpu" else "meta")
     parts = launches(spheres_of, len(world.instances), settings)
     if placed is None or len(parts) != 1:

@@ -28,7 +28,7 @@ class Settings:
         activation_distance: Distance between a sphere's surface and an obstacle below which costs are above 0, metres.
         max_distance: Exact: the largest distance outside that is searched; None: no limit. cuRobo's: the search radius;
             None: 0.1 m. Metres.
-        sweep: Costs also of the motion between time steps; each time step gets half of both adjacent segments.
+        sweep: Costs include the motion between time steps; each time step gets half of both adjacent segments.
         samples: Maximum number of samples for each half segment of a sweep. Exact: a power of two up to 256. cuRobo's:
             its sweep_steps, 0 to 255.
         speed_metric: Costs are multiplied by the speed, m/s.

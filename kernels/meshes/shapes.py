@@ -45,7 +45,7 @@ class Cuboid:
 
 
 def are_sizes(sizes: Array) -> Array:
-    """Mark the rows [N, 3] float64 that are edges of boxes, [N] bool."""
+    """Mark the rows [N, 3] float64 that are valid edges of boxes, [N] bool."""
     return np.asarray(((sizes > 0.0) & (sizes <= MAX_COORDINATE)).all(axis=1))
 
 
@@ -53,7 +53,7 @@ def cuboids_of(sizes: Array) -> list[Cuboid]:
     """Solid boxes with edges [N, 3] float64, metres, which are checked together.
 
     Raises:
-        ArgumentError: As of `Cuboid`; it names the row, as in "sizes[3]".
+        ArgumentError: As for `Cuboid`; names the row, as in "sizes[3]".
     """
     for index in np.flatnonzero(~are_sizes(sizes)).tolist():
         checked_size(sizes[index].tolist(), f"sizes[{index}]")
@@ -69,8 +69,8 @@ def cuboids_of(sizes: Array) -> list[Cuboid]:
 class Grid:
     """Signed distances at the centres of voxels, on a grid that is centred at the origin of its frame.
 
-    Values between centres are interpolated linearly. Outside the grid the value is that at its nearest point plus the
-    distance to that point.
+    Values between centres are interpolated linearly. Outside the grid the value is that at the nearest point of the
+    grid plus the distance to that point.
 
     Attributes:
         distances: f32 [nx, ny, nz] metres, positive outside, at least 2 along each axis. The centre of voxel (i, j, k)
@@ -78,7 +78,7 @@ class Grid:
         voxel_size: Edge of a voxel, metres.
 
     Raises:
-        ArgumentError: The tensor has another shape or type or a value that is not finite, or the edge is not above 0.
+        ArgumentError: The tensor has a wrong shape or type or a value that is not finite, or the edge is not above 0.
     """
 
     distances: torch.Tensor
@@ -122,7 +122,7 @@ def checked_size(size: Sequence[float], argument: str) -> tuple[float, float, fl
     """Checks the three edges of a box, metres.
 
     Raises:
-        ArgumentError: They are not 3 finite values above 0.
+        ArgumentError: The edges are not 3 finite values above 0.
     """
     expected = f"3 edges above 0, at most {MAX_COORDINATE:g} m"
     try:

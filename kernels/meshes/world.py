@@ -18,7 +18,7 @@ from lumigrad.kernels.meshes.pose import IDENTITY, Array, are_poses, checked_pos
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
 
 MAX_ENVIRONMENTS = 2**20
-# Instances times environments up to which worlds of a single instance are cached; each takes memory for all of both.
+# Limit of instances times environments for caching worlds of single instances; each world takes memory for all.
 _MOST_KEPT = 2**20
 
 
@@ -66,7 +66,7 @@ def instances_of(
     """Instances of many shapes, with poses [I, 7] float64, which are checked together.
 
     Raises:
-        ArgumentError: As of `Instance`; it names the instance, as in "instances[3].pose".
+        ArgumentError: As for `Instance`; names the instance, as in "instances[3].pose".
     """
     instances = []
     rows = zip(shapes, map(tuple, poses.tolist()), enabled, environments, signs, are_poses(poses).tolist(), strict=True)
@@ -83,7 +83,7 @@ def instances_of(
 
 
 def _valid_poses(poses: Mapping[int, Sequence[float]]) -> Mapping[int, Sequence[float]]:
-    """The poses by index of the instance; most are checked together."""
+    """Checks poses by index of the instance, most of them together, and returns them."""
     try:
         rows = np.array(list(poses.values()), np.float64)
     except (TypeError, ValueError, RuntimeError):
@@ -108,7 +108,7 @@ class World:
 
     Attributes:
         instances: The instances; results refer to them by index.
-        environments: The number of environments. A query in one of them includes only its instances.
+        environments: The number of environments. A query in an environment includes only its instances.
 
     Raises:
         ArgumentError: An instance's environment does not exist, or shapes are on different devices.
@@ -178,7 +178,7 @@ class World:
         return self._changed("enabled", "enabled", enabled)
 
     def _changed(self, argument: str, attribute: str, values: Mapping[int, Any]) -> World:
-        """The same world with other values of an attribute, which were checked."""
+        """The same world with other, checked values of an attribute."""
         changed = list(self.instances)
         for index, value in values.items():
             if not (is_whole(index) and 0 <= index < len(changed)):
@@ -187,7 +187,7 @@ class World:
         return World(changed, self.environments)
 
     def placed(self, engine: Engine, only: int | None = None) -> Any:
-        """The extension's world for an engine, cached by the engine's key; `only`: with this instance alone."""
+        """The extension's world for an engine, cached by the engine's key; with `only`, of this instance alone."""
         if only is not None and len(self.instances) * self.environments > _MOST_KEPT:
             return self._place(engine, (only,))
         key = engine.key, only
@@ -196,7 +196,7 @@ class World:
         return self._placed[key]
 
     def placed_before(self, key: str) -> Any | None:
-        """Return what `placed` made of all instances for an engine of this key, on any thread; None: nothing yet."""
+        """Return the world of all instances that `placed` cached for this key, on any thread, or None."""
         return self._placed.get((key, None))
 
     def _place(self, engine: Engine, numbers: Sequence[int]) -> Any:

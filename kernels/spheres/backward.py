@@ -63,7 +63,7 @@ def backward(
             rendered, "depth", both [C, H, W].
         wanted: Names of the gradients to compute, from `GRADIENTS`; "opacities" even if none were given (all 1);
             "background" and "gamma" with "exact" semantics only.
-        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
+        before_view: Called before each camera (on CUDA once, before all); an exception that it raises ends the call.
 
     Returns:
         The gradients.
@@ -135,7 +135,7 @@ _IMAGES = ("color", "info", "blend", "stop", "ids")
 
 def _cameras(state: State, sums: np.ndarray) -> dict[str, torch.Tensor]:
     exact, focal = state.settings.exact, [camera.auto_min_depth for camera in state.cameras]
-    # The depth range starts at the largest focal length; among equal ones the first camera gets the gradient.
+    # The depth range starts at the largest focal length; of equal ones the first camera gets the gradient.
     widest = focal.index(max(focal)) if state.settings.min_depth == 0.0 else -1
     views = [
         camera_gradient.gradients(camera, row, exact, index == widest)

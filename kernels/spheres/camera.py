@@ -56,8 +56,8 @@ class Camera:
         """A camera with Pulsar's 8, 10, 11 or 13 parameters.
 
         Args:
-            parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width, and with 10 and 13
-                values the principal point offset in pixels. Lengths in scene units.
+            parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width and, with 10 or 13
+                values, the principal point offset in pixels. Lengths in scene units.
             width: Width of the image, pixels.
             height: Height of the image, pixels.
             orthogonal: Orthographic projection; the focal length must be 0.
@@ -65,7 +65,7 @@ class Camera:
             first_r_then_t: The eye is at R * position.
 
         Raises:
-            ArgumentError: A wrong number of parameters, a size or a length out of range.
+            ArgumentError: The number of parameters is wrong, or a size or a length is out of range.
         """
         check_size(width, height)
         values = np.asarray(parameters, np.float32).reshape(-1)
@@ -95,7 +95,7 @@ class Camera:
             auto_min_depth=focal,
             offset=(px, py),
             scale=(scale, scale),
-            # Orthographic rays of Pulsar are offset by half a pixel against the film.
+            # Pulsar's orthographic rays are offset by half a pixel from the film.
             centre=(width / 2 - half - px, height / 2 - half - py),
             source=source,
         )
@@ -185,7 +185,7 @@ class Camera:
 
     @cached_property
     def _native_view(self) -> dict[str, Any]:
-        """The arguments of the extension's camera for Pulsar's, without the depth range."""
+        """The extension's arguments for Pulsar's camera, without the depth range."""
         f32, source = np.float32, self.source
         assert isinstance(source, PulsarSource)
         a, m = (source.axes(each, self.width, self.height, self.orthogonal) for each in (np.float32, np.float64))

@@ -43,7 +43,7 @@ def _film_exact(camera: Camera, sums: Array) -> tuple[Array, Array]:
     """dL/d scale (x, y) and dL/d centre (x, y) of x_pixel = scale * u + centre."""
     scale = np.asarray(camera.scale)
     if camera.orthogonal:
-        # Film positions are (x - centre) / scale, so a shift of the centre shifts all of them relative to the spheres.
+        # Film positions are (x - centre) / scale, so a shift of the centre shifts the film relative to the spheres.
         return np.array([-sums[16] / scale[0], 0.0]), sums[9:11] / scale
     return -sums[14:16] / scale**2, -sums[12:14] / scale
 

@@ -91,5 +91,5 @@ class OpenCVSource:
     translation: Array
 
     def lens(self, width: int, height: int) -> tuple[float, float, float, float, int, int]:
-        """The intrinsics with the size of the image, as the extension takes them."""
+        """The extension's arguments: the intrinsics and the size of the image."""
         return self.fx, self.fy, self.cx, self.cy, width, height

@@ -15,18 +15,18 @@ from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 from lumigrad.kernels.steps import Steps
 
-# Tensors by name; None where there is none. "color_levels" receives colours as levels.
+# Tensors by name; None for an absent one. "color_levels" receives colours as levels.
 Arrays = Mapping[str, Any]
-# The arrays that all views share; others begin with an axis for the views.
+# The arrays that all views share; all other arrays begin with an axis for the views.
 SCENE = ("positions", "colors", "radii", "opacities", "background")
 # Gradients that are summed over the views.
 SUMMED = (*(f"to_{name}" for name in SCENE), "touched")
-# Stages of the forward pass, the same as on CUDA.
+# Stages of the forward pass, as on CUDA.
 _FORWARD_STAGES = ("setup", "sort", "bin", "blend")
 
 
 class Kept(Protocol):
-    """State of a forward pass that an engine retains for `backward`, beside the images."""
+    """State of a forward pass that an engine retains for `backward`, besides the images."""
 
     @property
     def bytes(self) -> int:
@@ -42,16 +42,16 @@ class Engine(Protocol):
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
     def backward(self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
+        """Writes the gradients of the views to the given arrays; arrays in `SUMMED` are summed over the views."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Contents of the workspace after the forward pass of each view; those of the last view are still in this memory.
+    """Contents of the workspace after the forward pass of each view; those of the last view are still in memory.
 
     Attributes:
         identities: Identities of the workspace's contents, by view.
-        bytes: None beside the workspace's.
+        bytes: 0: no memory besides the workspace.
     """
 
     identities: tuple[int, ...]
@@ -79,7 +79,7 @@ class CpuEngine:
         return Prepared(tuple(identities)) if retain else None, stages
 
     def backward(self, kept: Prepared, cameras: Sequence[Any], settings: Any, arrays: Arrays) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
+        """Writes the gradients of the views to the given arrays; arrays in `SUMMED` are summed over the views."""
 
         def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
             _native.sphere_backward(self._workspace, camera, settings, kept.identities[view], **mine)
@@ -93,7 +93,7 @@ class CpuEngine:
 
 
 def _each_view(run: Callable[[Any, Arrays, int], StageTimes], cameras: Sequence[Any], arrays: Arrays) -> Steps[Stages]:
-    """Calls run(camera, its arrays, view) for all views; adds up what they write to those of `SUMMED`."""
+    """Calls run(camera, its arrays, view) for all views, and sums the arrays in `SUMMED` over the views."""
     stages = Stages()
     part: dict[str, torch.Tensor] = {}
     for view, camera in enumerate(cameras):

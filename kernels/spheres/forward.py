@@ -45,7 +45,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory in use, the scene included."""
+        """Memory in use, including the scene."""
         tensors = [*self.inputs.arrays().values(), *self.images.values()]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None) + self.kept.bytes
 
@@ -59,7 +59,7 @@ class Forward:
             "color" f32 [C, H, W, K]; "alpha" f32 [C, H, W], 1 - the background's weight; "depth" f32 [C, H, W],
             distance along the ray to the closest sphere, scene units, -1 where there is none; "info" f32
             [C, H, W, 3 + 2 T], Pulsar's forward info, whose id channels are int32 bit patterns; "sphere_ids" i32
-            [C, H, W, T], closest first, -1: none; "weights" f32 [C, H, W, T], their weights in the colour; "hits" i32
+            [C, H, W, T], closest first, -1 if none; "weights" f32 [C, H, W, T], their weights in the colour; "hits" i32
             [C, H, W], the number of spheres blended.
         state: For `backward`; None without `retain`.
         times: Time of each kernel stage.
@@ -100,7 +100,7 @@ def forward(
         background: f32 [K]; None: all 1.
         outputs: Names of the outputs to return, from `OUTPUTS`.
         retain: Keep the state that `backward` needs.
-        into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
+        into: Tensors to write outputs to, by name; the other outputs are allocated. The "color" tensor may be uint8: it
             then receives levels, see `levels.write_levels`.
         before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with
             `retain`); an exception that it raises ends the call.
@@ -142,7 +142,7 @@ def forward_steps(
     into: Mapping[str, torch.Tensor] | None = None,
     whole: bool = False,
 ) -> Steps[Forward]:
-    """Steps of `forward`, between which other work may run on the same thread; `whole`: on CUDA in one step."""
+    """Steps of `forward`, between which other work may run on the same thread; `whole`: one step on CUDA."""
     inputs = check_inputs(positions, colors, radii, opacities, background)
     check_cameras(cameras)
     unknown = [name for name in outputs if name not in OUTPUTS]
@@ -159,7 +159,7 @@ def forward_steps(
     )
     if levels is not None:
         into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
-        # A backward pass needs the floats too.
+        # A backward pass also needs the floats.
         wanted -= {"color"} - kept_names
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
     by_view = images if levels is None else {**images, "color_levels": levels}

@@ -71,7 +71,7 @@ def check_inputs(
     """Checks shapes, types and devices; the default background is white.
 
     Raises:
-        ArgumentError: An argument is invalid; names the first one.
+        ArgumentError: An argument is invalid; the message names the first one.
     """
     device = positions.device
     check_tensor("positions", positions, (None, 3), device, "positions")
@@ -100,7 +100,7 @@ def check_inputs(
 def check_values(
     positions: torch.Tensor, colors: torch.Tensor, radii: torch.Tensor, opacities: torch.Tensor | None = None
 ) -> None:
-    """Checks the values of a scene in a pass over them, which `forward` omits.
+    """Checks the values of a scene, which `forward` does not.
 
     Raises:
         ArgumentError: A position or a colour is not finite, a radius is not finite and above 1e-6, or an opacity is
@@ -139,7 +139,7 @@ def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, f
 
 
 def enclosing(settings: Settings, inputs: Inputs, cameras: Sequence[Camera]) -> Settings:
-    """The settings with a far end behind the box around all spheres, seen from every camera, where they have none."""
+    """The settings; a missing far end is set behind the box around all spheres, as seen from every camera."""
     if settings.max_depth != 0.0:
         return settings
     depth = 2.0 * max([settings.min_depth, 1e-3, *(camera.auto_min_depth for camera in cameras)])
@@ -147,7 +147,7 @@ def enclosing(settings: Settings, inputs: Inputs, cameras: Sequence[Camera]) -> 
         low = (inputs.positions - inputs.radii[:, None]).amin(0).tolist()
         high = (inputs.positions + inputs.radii[:, None]).amax(0).tolist()
         depth = max(depth, 1.001 * max(_farthest(low, high, camera.eye) for camera in cameras))
-    # A float32, as depths in requests are.
+    # Depths in requests are float32.
     return replace(settings, max_depth=float(np.float32(depth)))
 
 
@@ -160,7 +160,7 @@ def check_cameras(cameras: Sequence[Camera]) -> None:
     """Checks that the cameras of a call have one size.
 
     Raises:
-        ArgumentError: There are none, or their sizes differ.
+        ArgumentError: There are no cameras, or their sizes differ.
     """
     if not cameras:
         raise ArgumentError("cameras", "at least one", "none")

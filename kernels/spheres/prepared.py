@@ -1,4 +1,4 @@
-"""Renders that differ in the poses of their cameras only: prepared once, and drawn without Python; their states."""
+"""Renders that differ only in the poses of their cameras: prepared once, then drawn without Python; their states."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def prepare(
     *,
     retain: bool = False,
 ) -> _native.NativeRender:
-    """Prepares renders of one scene by cameras as these from other poses.
+    """Prepares renders of one scene by cameras like these at other poses.
 
     Args:
         inputs: The scene, which must not change while the result is in use.
         cameras: Created by `Camera.opencv`.
         settings: How to blend.
-        places: The outputs, each once, of `OUTPUTS`.
+        places: The outputs, each once, from `OUTPUTS`.
         payload_bytes: The size of the payload.
         head: The bytes of a reply before its payload.
         retain: Whether states are kept for `backward`.
@@ -51,13 +51,13 @@ def prepare(
     return _native.sphere_render(lenses, near, far, native, places, payload_bytes, head, **inputs.arrays())
 
 
-# Images of states that outputs call otherwise.
+# Images of states whose outputs have other names.
 _IDS, _SPHERE_IDS = "ids", "sphere_ids"
 _INTEGERS = {_SPHERE_IDS, "stop"}
 
 
 def images_of(state: State) -> Mapping[str, int]:
-    """The number of values of each image that states of its kind keep."""
+    """The number of values of each image that such states keep."""
     return {_SPHERE_IDS if name == _IDS else name: tensor.numel() for name, tensor in state.images.items()}
 
 
@@ -67,10 +67,10 @@ def state_of(
     """The state of a prepared render, as `forward` with `retain` returns it for the same arguments.
 
     Args:
-        images: The values of its images, by the names of `images_of`, in one dimension.
+        images: The values of the state's images, by the names of `images_of`, in one dimension.
         inputs: The scene.
         cameras: The views.
-        settings: How they were blended.
+        settings: The settings of the render.
     """
     size = (len(cameras), cameras[0].height, cameras[0].width)
     shaped = {}

@@ -13,8 +13,8 @@ Array = np.ndarray
 def matrix(parameters: Array) -> Array:
     """Rotation matrix [3, 3] of 3 (axis-angle, radians) or 6 (six-D, Zhou et al. 2019) values, in their precision.
 
-    float32 is computed with torch, with the same operations as in PyTorch3D, since in compat the last bits of the
-    camera decide which pixels a small sphere covers.
+    float32 uses torch with the same operations as PyTorch3D, since with "compat" semantics the last bits of the camera
+    decide which pixels a small sphere covers.
     """
     if len(parameters) == 3:
         result = _axis_angle(torch.from_numpy(np.ascontiguousarray(parameters)))

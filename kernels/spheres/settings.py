@@ -12,7 +12,7 @@ from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_TRACK = 128
 UNLIMITED_HITS = 2**32 - 1
-# The float32 closest to 1e-5, which is smaller: settings from a request are float32.
+# Settings from a request are float32, and the float32 closest to 1e-5 is below it.
 MIN_GAMMA = float(np.float32(1e-5))
 
 
@@ -27,12 +27,12 @@ class Settings:
         semantics: "exact" (true exponential, every hit, true derivatives) or "compat" (PyTorch3D's Pulsar).
         allowed_difference: In [0, 1): blending of a pixel stops once the remaining spheres cannot change its colour by
             more than this fraction. None: 0 with "exact" semantics, 0.01 with "compat".
-        max_hits: Maximum number of spheres blended per pixel; 0: no limit. With "compat" semantics it is checked after
-            every 65th candidate only, as in Pulsar.
+        max_hits: Maximum number of spheres blended per pixel; 0: no limit. With "compat" semantics it is checked only
+            after every 65th candidate, as in Pulsar.
         n_track: Spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: Normalised closeness of the background, in (0, 1).
-        deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are, with
-            the same number of threads).
+        deterministic: Gradients have the same bits in each run on CUDA, too (on the CPU they always have, for the same
+            number of threads).
 
     Raises:
         ArgumentError: A value is out of range.

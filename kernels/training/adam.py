@@ -27,8 +27,8 @@ _SMALLEST_EPSILON = 2.0**-126
 class HarmonicsGradient:
     """The gradient of spherical harmonics that one view shows, on CUDA only: an eighth of the memory of the gradient.
 
-    That of coefficient k of a row is the harmonic number k of the row's direction, times the gradient of its colour; of
-    coefficients beyond the degree 0.
+    The gradient of coefficient k of a row is harmonic k of the row's direction times the gradient of its colour, and 0
+    for coefficients beyond the degree.
 
     Attributes:
         factors: f32 [N, 6], a unit direction and dL/d colour, as `gaussians.backward` returns for "sh_factors".
@@ -48,17 +48,17 @@ class Parameter:
 
     Attributes:
         raw: f32 [N, ...], the values to optimise, before the activation; updated in place.
-        gradient: f32, f16 or bf16, shaped as `raw`: dL/d value. Or that of harmonics, for `raw` of shape [N, K, 3] with
-            K at least 4.
+        gradient: f32, f16 or bf16, shaped as `raw`: dL/d value. Or a `HarmonicsGradient`, for `raw` of shape [N, K, 3]
+            with K at least 4.
         first: f32, shaped as `raw`: running mean of the gradients with respect to `raw`, initially 0; updated.
-        second: f32, shaped as `raw`: running mean of their squares, initially 0; updated.
+        second: f32, shaped as `raw`: running mean of the squared gradients, initially 0; updated.
         learning_rate: The learning rate of this step.
         head: The number of leading entries of each row that use `head_learning_rate` instead: for spherical
             harmonics, the coefficients of degree 0.
-        head_learning_rate: The learning rate of those entries.
+        head_learning_rate: The learning rate of the first `head` entries.
         activation: value = raw ("identity"), exp(raw) ("exp"), for |raw| up to 87, or 1 / (1 + exp(-raw)) ("sigmoid").
         value: f32, shaped as `raw`: receives activation(raw), from which images are rendered. None: not computed.
-        rows: bool or u8 [N], which rows to update; neither moments nor values of the others change. None: all.
+        rows: bool or u8 [N], which rows to update; moments and values of the other rows do not change. None: all.
     """
 
     raw: torch.Tensor
@@ -81,7 +81,7 @@ class GradientStatistics:
         squares: Sum of squares over the updated rows.
         largest: Largest absolute value in the updated rows.
         not_finite: Number of NaN or infinite entries in the rows to update.
-        skipped: Number of rows that were not updated because of such entries.
+        skipped: Number of rows that were not updated because of NaN or infinite entries.
         updated: Number of rows that were updated.
     """
 
@@ -135,7 +135,7 @@ class PreparedStep:
     _engine: Functions | None
 
     def run(self) -> AdamStep:
-        """Runs the step; may be called once only."""
+        """Runs the step; may be called only once."""
         if self._engine is None:
             return AdamStep(self.names, self.sums, Stages())
         times = self._engine.run("adam", list(self._groups), self._settings, self.sums)
@@ -185,7 +185,7 @@ def prepare_adam(
     epsilon: float = 1e-8,
     gradient_scale: float = 1.0,
 ) -> PreparedStep:
-    """Checks all arguments of `adam_step` and allocates its memory, without changing any, so that `run` cannot fail.
+    """Checks the arguments of `adam_step` and allocates its memory, so that `run` cannot fail; changes no tensor.
 
     Args:
         parameters: See `adam_step`.
@@ -257,7 +257,7 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
         if part != "value" or tensor is not None:
             check_tensor(f"{name}.{part}", tensor, (torch.float32,), shape, where, in_place=True)
             addresses.append(tensor.data_ptr())
-    # Empty tensors, and those without memory, have no address.
+    # Empty tensors and tensors without memory have no address.
     addresses = [address for address in addresses if address != 0]
     separate = len(set(addresses)) == len(addresses)
     check(separate, name, "raw, first, second and value in separate memory", "the same memory")
@@ -285,7 +285,7 @@ def _check_harmonics(name: str, gradient: HarmonicsGradient, parameter: Paramete
 
 
 def _gradient(gradient: Gradient) -> dict[str, Any]:
-    """The arguments of the extension for a gradient."""
+    """The extension's arguments for a gradient."""
     if isinstance(gradient, HarmonicsGradient):
         factors = gradient.factors.contiguous()
         return {"gradient": None, "gradient_type": 0, "factors": factors, "degree": gradient.degree}
@@ -299,7 +299,7 @@ def _gradient(gradient: Gradient) -> dict[str, Any]:
 
 
 def _group(parameter: Parameter, first_power: float) -> dict[str, Any]:
-    """The arguments of the extension, with f16, bf16 and bool as integers of the same size.
+    """The extension's arguments, with f16, bf16 and bool as integers of the same size.
 
     `first_power` corrects the bias of the first moment.
     """

@@ -58,7 +58,7 @@ def exposure_gradient(
 
 
 def center_exposures(matrices: torch.Tensor) -> None:
-    """Adds the same matrix to those of all views, so that their mean is the identity.
+    """Adds one matrix to the exposures of all views, so that their mean is the identity.
 
     Args:
         matrices: f32 [C, 3, 4], contiguous; updated in place.

@@ -43,7 +43,7 @@ class ImageLoss:
     times: Stages
 
     def views(self) -> list[dict[str, float]]:
-        """For each view "total", "l1", "l2", "psnr" (dB, for a peak of 1) and, if its weight is not 0, "ssim".
+        """For each view, "total", "l1", "l2", "psnr" (dB, for a peak of 1) and, if its weight is not 0, "ssim".
 
         On CUDA this waits for the device.
         """
@@ -75,7 +75,7 @@ def image_loss_values(
 
 
 def _mean(values: Sequence[float]) -> float:
-    # fsum refuses infinities of both signs, as PSNRs may be.
+    # fsum raises on infinities of both signs, which PSNRs may have.
     return (math.fsum(values) if all(map(math.isfinite, values)) else sum(values)) / len(values)
 
 

@@ -21,7 +21,7 @@ class PlaneLoss:
 
     Attributes:
         sums: f64 [C, 2], on the device: for each view the number of pixels that count, and the sum of their
-            differences; `plane_loss_value` makes the loss of them.
+            differences; `plane_loss_value` returns the loss.
         gradient: f32 [C, H, W], d weight * loss / d the first argument of the function.
         times: Time of the kernel.
     """
@@ -161,7 +161,7 @@ def _check(name: str, plane: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def mean_term(values: torch.Tensor, weight: float, gradient: torch.Tensor | None = None) -> torch.Tensor:
-    """The mean of a parameter's values; adds the gradient of `weight` times it to the parameter's.
+    """Returns the mean of a parameter's values, and adds the gradient of `weight` times the mean to `gradient`.
 
     Args:
         values: f32, contiguous, at least one.

@@ -19,10 +19,10 @@ def check_tensor(
     *,
     in_place: bool = False,
 ) -> None:
-    """Checks that `tensor` has one of these types, this shape (None: any extent) and is on `device`.
+    """Checks that `tensor` has one of these types and this shape (None: any extent), and is on `device`.
 
     Raises:
-        ArgumentError: It does not, or it is to be updated in place and not contiguous.
+        ArgumentError: The tensor fails a check, or is to be updated in place and is not contiguous.
     """
     if not (isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes and _has_shape(tensor, shape)):
         types = " or ".join(_name_of(dtype) for dtype in dtypes)

@@ -1,4 +1,4 @@
-"""The user's side: `Client` and its value types. Autograd operators are in `lumigrad.client.torch`."""
+"""The public client API: `Client` and its value types. Autograd operators are in `lumigrad.client.torch`."""
 
 import lumigrad.client.base.grpc_log  # noqa: F401, before what else imports gRPC
 from lumigrad.client.base.extras import MissingPackage

@@ -25,17 +25,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Discards what goes to standard streams that the caller has closed, before other files take their numbers."""
+    """Opens closed standard streams on the null device, before other files take their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:
-    """Runs the command line, and raises its errors; adds the command's options to `options`."""
+    """Runs the command line, raising its errors; adds the command's options to `options`."""
     found = found_commands()
     name = next((argument for argument in argv if not argument.startswith("-")), None)
-    # Only what is needed is imported: a worker's packages take seconds.
+    # Importing all commands would be slow: a worker's packages take seconds.
     wanted = {name: found[name]} if name in found else found
     with ending_at_once():
         commands = {each: loaded(entry, required=each == name) for each, entry in wanted.items()}
@@ -54,7 +54,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
             code = command.run(arguments)
     except ModuleNotFoundError as error:
         raise missing(entry, error) from error
-    # Done here, where an error can still be reported.
+    # Flushed here, where an error can still be reported.
     with naming("standard output"):
         sys.stdout.flush()
     return code

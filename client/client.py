@@ -1,4 +1,4 @@
-"""The client: scenes, pictures, distances and gradients from workers."""
+"""`Client`, which stores scenes on workers and gets pictures, distances and gradients from them."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
                 addresses of the name, which is resolved again every few seconds; or a function without arguments that
                 returns the addresses and is called as often. None: LUMIGRAD_TARGET, else localhost:50051.
             timeout_s: default time-out of a call, including retries, seconds.
-            retry_s: how long a call is retried while no worker answers, seconds; 0: never. If a worker is full, the
-                call is retried until its time-out, unless this is 0.
+            retry_s: how long a call is retried while no worker answers, seconds; 0: never. While a worker is full, the
+                call is retried until its time-out, unless `retry_s` is 0.
             token: sent as a bearer token with each call; None: LUMIGRAD_TOKEN, else none.
             tls: True, or the path of a PEM file with the certificate authorities to trust; False: plain text; None:
                 LUMIGRAD_TLS, which is 1 or such a path, else plain text.
             certificate: PEM files of the client's own certificate and of its key, for workers that require one.
             priority: priority of all calls among those of the same tenant: "interactive", "batch", or None: "normal".
             lane: transport of large payloads. "auto": shared memory, if the target is a loopback address and the
-                worker offers it; "shared": likewise at any address, with a warning where that is impossible; "stream":
-                the gRPC stream of the call.
+                worker offers it; "shared": shared memory at any address, with a warning where that is impossible;
+                "stream": the gRPC stream of the call.
         """
         access = Access.of(timeout_s, retry_s, token, tls, certificate, priority, lane)
         self._workers = Pool(Targets(target), access)
@@ -98,7 +98,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
 
     @property
     def target(self) -> str:
-        """The worker's address; for several workers the target that was passed, addresses joined by commas."""
+        """The worker's address; for several workers the target as passed, with addresses joined by commas."""
         return self._workers.target
 
     @property
@@ -123,7 +123,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         """Returns the worker's device, limits and load; with several workers, those of one that is available.
 
         Args:
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
             LumigradError: no worker answered in time.
@@ -142,7 +142,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         """Returns each worker's info; workers that are unavailable are left out, unless all are unavailable.
 
         Args:
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
             LumigradError: no worker answered in time.
@@ -174,25 +174,26 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             scene: a handle from `put`, or spheres or Gaussians, which are sent with the call and not stored.
             camera: one camera, or a sequence with equal image sizes; a sequence adds a first axis to the results.
             settings: `SphereSettings` for spheres, `GaussianSettings` for Gaussians; None: the defaults.
-            outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
-                "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids",
-                "radii", "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
-                "expected_hit_distance", "normals", of surfels also "median_depth", "normals", "distortion",
-                "surface_normals"; see `Frame`.
-            image_format: wire format of outputs: one for all of them, or some by name, e.g. {"color": "png",
-                "depth": "float16"}. "float16" and "bfloat16" for images of floats, which are converted back to float32;
-                "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg"
-                for "color" of 3 channels, for display. Files are in `Frame.encoded`. Gradients do not depend on it.
+            outputs: for spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; for
+                Gaussians "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors",
+                "ids", "radii", "means2d", "depths", "conics", "projected_opacities"; along rays also "hit_distance",
+                "expected_hit_distance", "normals"; for surfels also "median_depth", "normals", "distortion",
+                "surface_normals". See `Frame`.
+            image_format: wire format of the outputs: one for all, or a mapping from names to formats, e.g.
+                {"color": "png", "depth": "float16"}. "float16" and "bfloat16" for images of floats, which are converted
+                back to float32; "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from
+                0 to 1; "jpeg" for "color" of 3 channels, for display. Files are in `Frame.encoded`. Gradients do not
+                depend on the format.
             jpeg_quality: 1 to 100; None: 90.
-            retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again. A scene
-                with levels is then drawn as it is stored, and otherwise with rounded values.
-            spread: divide the cameras among several workers. Images are the same; gradients are summed.
-            timeout_s: instead of the client's time-out.
-            fields: fields of the settings by name, for this call alone, e.g. `background=1.0`; None: as in `settings`.
+            retain: keep the forward state on the worker, so that `Frame.backward` need not recompute it. A scene with
+                levels of detail is then drawn from its stored values, otherwise from rounded ones.
+            spread: divide the cameras among several workers. The images are the same; gradients are summed.
+            timeout_s: overrides the client's time-out, seconds.
+            fields: fields of the settings by name, for this call only, e.g. `background=1.0`; None: as in `settings`.
 
         Raises:
             InvalidArgument: an argument is wrong, or belongs to another kind of scene; the text names it.
-            SceneNotFound: the worker has no scene of this handle, and the handle has no copy of it.
+            SceneNotFound: the worker does not have the handle's scene, and the handle has no copy of it.
             LumigradError: no worker answered in time, or none has room; see its subclasses.
 
         Example:
@@ -210,7 +211,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
     def _rendered(
         self, request: RenderRequest, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:
-        """Renders a request, of `render` or of an operator."""
+        """Renders a request from `render` or from an operator."""
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
             start = render_spread if truth("spread", spread) else render
             return start(self._workers, request, truth("retain", retain), call)
@@ -229,24 +230,24 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
     ) -> tuple[Frame | LumigradError, ...]:
         """Renders many items in one call: any mixture of scenes, image sizes, lenses, settings and outputs.
 
-        Items of one stored scene that differ in nothing but their cameras are rendered together; one camera for each
-        item is as fast as all in one. What is wrong with an item keeps no other from being rendered. With several
-        workers each renders the items whose scenes it has.
+        Items of one stored scene that differ only in their cameras are rendered together, so one camera per item is as
+        fast as all cameras in one item. An invalid item does not prevent the other items from being rendered. With
+        several workers, each renders the items whose scenes it has.
 
         Args:
-            items: a scene and a camera or cameras each, as in `render`, and if needed a mapping of further arguments of
-                `render` for this item alone: any of those that follow but for the time-out.
-            settings: as for `render`, of all items that have none of their own, like the others. An item's own
-                settings replace these and all `fields`.
-            outputs: likewise.
-            image_format: likewise.
-            jpeg_quality: likewise.
-            timeout_s: of the whole call, instead of the client's time-out.
-            fields: fields of the settings by name, likewise.
+            items: pairs of a scene and its camera or cameras, as in `render`; an optional third element maps names of
+                the arguments below, except the time-out, to values for this item only.
+            settings: as for `render`. This and the following arguments are the defaults of all items; an item's own
+                settings replace both `settings` and `fields`.
+            outputs: as for `render`.
+            image_format: as for `render`.
+            jpeg_quality: as for `render`.
+            timeout_s: overrides the client's time-out for the whole call, seconds.
+            fields: fields of the settings by name, as for `render`.
 
         Returns:
-            For each item its frame, shaped as that of `render`, or the exception that `render` would raise, whose text
-            begins with "items[index]". `Frame.backward` renders its item again.
+            For each item its frame, shaped as from `render`, or the exception that `render` would raise, with a text
+            that begins with "items[index]". `Frame.backward` renders the item again.
 
         Raises:
             InvalidArgument: the items are malformed, or too many for one call.
@@ -258,7 +259,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
                 outputs=("color", "depth"),
                 image_format={"color": "uint8", "depth": "float16"},
             )
-            results[0].color  # [H, W, 3] uint8, as of `render`
+            results[0].color  # [H, W, 3] uint8, as from `render`
         """
         shared = {"settings": settings, "outputs": outputs, "image_format": image_format, "jpeg_quality": jpeg_quality}
         requests = batch_requests(items, {**shared, **fields})
@@ -283,17 +284,17 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         """Opens a stream of frames of one scene, for viewers, simulators and loops: send a camera, receive its frame.
 
         Args:
-            scene: a handle from `put`; spheres and Gaussians are stored for as long as the stream is open.
-            settings: as for `render`, of all frames.
-            outputs: likewise.
-            image_format: likewise.
-            jpeg_quality: likewise.
-            in_flight: the most frames that are pending at a time, 1 to 4: with several, the worker renders one while
+            scene: a handle from `put`; or spheres or Gaussians, which are stored while the stream is open.
+            settings: as for `render`, for all frames.
+            outputs: as for `render`, for all frames.
+            image_format: as for `render`, for all frames.
+            jpeg_quality: as for `render`, for all frames.
+            in_flight: the most frames that are pending at a time, 1 to 4; with several, the worker renders one while
                 others travel.
-            latest_only: skip a camera for which another one is sent before its frame has begun; `send` then takes any
-                number of cameras, and `receive` returns the frames that were rendered.
+            latest_only: skip cameras that a later `send` overtakes before their frames have begun; `send` then takes
+                any number of cameras, and `receive` returns only the frames that were rendered.
             retain: as for `render`.
-            timeout_s: of each frame, from its `send` on, instead of the client's time-out.
+            timeout_s: overrides the client's time-out for each frame, counted from its `send`, seconds.
             fields: fields of the settings by name, as for `render`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The default clients of operators: one per target, made when it is first needed."""
+"""The operators' default clients: one per target, created on first use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CLIENTS: dict[str, Client] = {}
 def default_client(target: str | None = None) -> Client:
     """Returns the shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
     name = Targets(target).text
-    # Two threads may make the first client at once; one of the two is dropped unused.
+    # If two threads create the first client at once, one of the clients is dropped unused.
     return _CLIENTS.get(name) or _CLIENTS.setdefault(name, Client(name))
 
 
 def client_of(client: Any) -> Client:
-    """Returns the client for an operator's argument: itself, the shared client of a target, or for None the default."""
+    """Returns the client that an operator's argument means: a client, a target's shared client, or the default."""
     if isinstance(client, Client):
         return client
     if client is None or isinstance(client, str):

@@ -13,7 +13,7 @@ _LONGEST = 500
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
-    """`text` with at most so many characters, without its middle: errors begin with names and end with advice."""
+    """Shortens `text` to `most` characters by cutting out its middle: errors begin with names and end with advice."""
     if len(text) <= most:
         return text
     tail = (most - 3) // 3
@@ -21,10 +21,10 @@ def shortened(text: str, most: int = _LONGEST) -> str:
 
 
 class LumigradError(Exception):
-    """Base of every error that the client raises; its text has at most 500 characters."""
+    """Base of all errors that the client raises; its text has at most 500 characters."""
 
     def __init__(self, message: str, **facts: Any) -> None:
-        """`facts` become attributes of the error."""
+        """Stores the shortened message; `facts` become attributes of the error."""
         super().__init__(shortened(message))
         vars(self).update(facts)
 
@@ -51,7 +51,7 @@ class InvalidArgument(LumigradError, ValueError):
 
     @classmethod
     def of(cls: type[E], field: str, description: str) -> E:
-        """An error with one violation; the message is "field: description"."""
+        """Returns an error with one violation; the message is "field: description"."""
         return cls(f"{field}: {description}", violations=(Violation(field, description),))
 
 
@@ -59,7 +59,7 @@ class ResourceExhausted(LumigradError):
     """The worker is full, or the call exceeds one of its limits.
 
     Attributes:
-        retry_after_s: the worker's suggested delay before another attempt, seconds; None: there is none.
+        retry_after_s: the delay before another attempt that the worker suggests, seconds; None: it suggests none.
     """
 
     retry_after_s: float | None = None
@@ -78,7 +78,7 @@ class ContextLost(LumigradError):
 
 
 class LaneLost(LumigradError):
-    """The worker has no such shared memory, or no room in it. The client repeats the call over the stream."""
+    """The worker cannot open the shared memory, or has no room in it. The client repeats the call over the stream."""
 
 
 class VersionMismatch(LumigradError):
@@ -96,7 +96,7 @@ class TrainingHeld(LumigradError):
 
 
 class TrainingLost(LumigradError):
-    """The worker no longer has the training or a snapshot of it: start again from the last scene."""
+    """The worker no longer has the training or a snapshot of it. Start again from the last scene."""
 
     training_id: str = ""
 
@@ -116,8 +116,8 @@ class Unavailable(LumigradError, ConnectionError):
     """No worker answers at the target.
 
     Attributes:
-        is_lasting: trying again will not help: the TLS settings of client and worker do not match.
-        was_begun: the connection was lost after a worker had begun the call, perhaps because of the call.
+        is_lasting: retrying will not help, because the TLS settings of client and worker do not match.
+        was_begun: the connection was lost after a worker had begun the call, perhaps because of that call.
     """
 
     is_lasting: bool = False
@@ -132,15 +132,14 @@ class Cancelled(LumigradError):
     """The call was cancelled, here or by the worker.
 
     Attributes:
-        is_foreign: neither this program nor the worker cancelled the call: something between them, such as a proxy,
-            ended it before it was begun.
+        is_foreign: something between this program and the worker, such as a proxy, cancelled the call before it began.
     """
 
     is_foreign: bool = False
 
 
 class PrecisionWarning(UserWarning):
-    """Coordinates lie so far from 0 that float32, in which workers compute, is coarse for what lies there."""
+    """Coordinates lie so far from 0 that float32, in which workers compute, is too coarse for the geometry there."""
 
 
 class Internal(LumigradError):

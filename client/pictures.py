@@ -34,14 +34,14 @@ _STOPS = (
 
 
 def check_suffix(path: str | PathLike[str], channels: int) -> None:
-    """Checks that a file of this name can hold so many channels, before anything is rendered.
+    """Checks, before anything is rendered, that a file of this name can hold this number of channels.
 
     Args:
         path: the file.
-        channels: of each pixel.
+        channels: channels of each pixel.
 
     Raises:
-        InvalidArgument: it cannot.
+        InvalidArgument: the format cannot hold them.
         MissingPackage: Pillow, which writes images, is not installed.
 
     Example:
@@ -59,11 +59,11 @@ def check_suffix(path: str | PathLike[str], channels: int) -> None:
 
 
 def write_depth(path: str | PathLike[str], depth: Array) -> None:
-    """Writes depths: unchanged as .npy; as .png from white (closest) to dark (farthest), black without depth.
+    """Writes depths: unchanged as .npy; as .png from white (closest) to dark (farthest), black where there is none.
 
     Args:
         path: the file.
-        depth: [H, W], scene units; 0 or less where nothing is.
+        depth: [H, W], scene units; 0 or less where there is no surface.
 
     Raises:
         MissingPackage: Pillow, which writes images, is not installed.
@@ -88,11 +88,11 @@ def write_depth(path: str | PathLike[str], depth: Array) -> None:
 
 
 def write_image(path: str | PathLike[str], picture: Array) -> None:
-    """Writes an image as .png, .jpg or another format that Pillow has.
+    """Writes an image as .png, .jpg or another format that Pillow can write.
 
     Args:
         path: the file.
-        picture: [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values that are clipped to 0 to 1.
+        picture: [H, W] or [H, W, 1 | 3 | 4], uint8 levels or values, which are clipped to 0 to 1.
 
     Raises:
         MissingPackage: Pillow, which writes images, is not installed.
@@ -106,7 +106,7 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
     image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
     shown = image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels)
-    # Not into the file: Pillow does not notice that a disk has taken only a part of a JPEG.
+    # Pillow does not notice when a full disk truncates a JPEG, so it encodes to memory first.
     file: Any = io.BytesIO()
     file.name = path.name
     shown.save(file, **({"quality": _JPEG_QUALITY} if path.suffix == ".jpg" else {}))
@@ -115,7 +115,7 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
 
 
 def levels_of(picture: Array) -> Array:
-    """Returns values 0 to 1 as levels 0 to 255; others are clipped, NaN becomes 0. Levels in uint8 are unchanged.
+    """Converts values from 0 to 1 to levels 0 to 255, clipping others and NaN to 0; uint8 levels stay unchanged.
 
     Args:
         picture: values of any shape.
@@ -129,7 +129,7 @@ def levels_of(picture: Array) -> Array:
 
 
 def ramp_colors(fractions: npt.NDArray[Any]) -> Float32:
-    """Returns [..., 3], colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, NaN is dark.
+    """Returns colours [..., 3] of numbers from 0 (dark) to 1 (light); others are clipped, NaN is dark.
 
     Args:
         fractions: numbers of any shape.

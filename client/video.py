@@ -1,4 +1,4 @@
-"""Writes pictures as an .mp4 file, by the ffmpeg that imageio-ffmpeg brings."""
+"""Writes pictures as an .mp4 file with the ffmpeg that imageio-ffmpeg brings."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class VideoWriter:
 
         Raises:
             MissingPackage: imageio-ffmpeg is not installed.
-            FileNotFoundError: the folder is absent.
+            FileNotFoundError: the folder does not exist.
         """
         self._ffmpeg = require("imageio_ffmpeg", "video", "writing .mp4 files")
-        # Takes the place of the old file when ffmpeg has ended well.
+        # Replaces the old file when ffmpeg has succeeded.
         self._file = ExitStack()
         if not path.parent.is_dir():
             raise FileNotFoundError(2, "No such directory", str(path))
@@ -53,7 +53,7 @@ class VideoWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Completes the file; after an error only if it is a new one, so that an old one stays whole."""
+        """Completes the file; after an error, only if no file exists at the path, so that an old file stays intact."""
         if error[0] is not None and self._process is not None and self._path.exists():
             self._discard(*error)
         else:
@@ -77,7 +77,7 @@ class VideoWriter:
             return
         process, self._process = self._process, None
         with self._file, self._messages:
-            # The exit status is reported below if the process has ended before.
+            # If the process has already ended, its exit status is reported below.
             with suppress(OSError):
                 _input(process).close()
             if process.wait() != 0:
@@ -106,15 +106,14 @@ class VideoWriter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
-                # ffmpeg has its own session, in which an interrupt of this process does not reach it, so that it can
-                # finish the file.
+                # In a session of its own, ffmpeg does not receive this process's interrupts and can finish the file.
                 start_new_session=True,
             )
             self._file = stack.pop_all()
         return process
 
     def _failure(self) -> LumigradError:
-        """Returns an error with the first line of ffmpeg's messages, which causes the others."""
+        """Returns an error with the first line of ffmpeg's messages; the rest follow from it."""
         self._messages.seek(0)
         lines = [line.strip() for line in self._messages.read().decode(errors="replace").splitlines() if line.strip()]
         return LumigradError(f"ffmpeg could not write {self._path}: {lines[0] if lines else 'it ended early'}")

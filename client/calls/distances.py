@@ -1,4 +1,4 @@
-"""The part of `Client` that queries distances."""
+"""The methods of `Client` that query distances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Positive = Literal["outside", "inside"]
 
 
 class DistanceCalls(Cancellable):
-    """Queries distances between spheres and obstacles, collision costs, and fields of distances."""
+    """Queries distances between spheres and obstacles, collision costs, and distance fields."""
 
     _workers: Pool
 
@@ -59,33 +59,33 @@ class DistanceCalls(Cancellable):
         """Computes distances and collision costs of spheres; see `DistanceSettings` for the cost.
 
         Args:
-            world: a handle from `put`; or a `World` or what it is made from, a shape, an obstacle or a list of them,
-                which is sent with the call and not stored; its meshes are stored when they are first needed.
+            world: a handle from `put`; or a `World`, a shape, an obstacle or a list of shapes and obstacles, which are
+                sent with the call and not stored. Their meshes are stored on first use.
             spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
-                the world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0;
-                their gradients have 4 columns too.
+                the world frame, metres. A negative radius disables a sphere. [..., 3]: points, which are spheres of
+                radius 0; their gradients have 4 columns too.
             outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
                 "exhausted"; see `Distances`.
             environments: [B] the environment of each trajectory, or one for all; None: 0.
-            activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
-            max_distance: the search radius around centres, metres; None: unlimited. Penetrations of any depth are
-                found.
-            sweep: also compute costs along the path to the time steps before and after, half of the way to each.
+            activation_distance: clearance of a sphere's surface below which the sphere has a cost, metres, >= 0.
+            max_distance: the search radius around centres, metres; None: unlimited. Penetrations are found at any
+                depth.
+            sweep: also compute costs along the path, halfway to the time steps before and after.
             samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
-            speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+            speed_metric: multiply the costs of all time steps but the first and the last by the speed there, in m/s.
             time_step_s: time between time steps, seconds; needed with speed_metric.
-            reduction: "sum" or "max" of the costs of samples and obstacles.
-            weight: factor on costs.
-            semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+            reduction: "sum" or "max" over the costs of samples and obstacles.
+            weight: factor on the costs.
+            semantics: "exact"; or "curobo" or "curobo_field" for cuRobo 0.7's behaviour.
             positive: where distances are positive, "outside" or "inside".
-            per_obstacle: compute distances for each obstacle separately, with an axis I after S; no costs.
-            retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
-            spread: divide the trajectories among several workers; if there is only one, divide its spheres.
-            timeout_s: instead of the client's time-out.
+            per_obstacle: compute distances for each obstacle separately, with an axis I after S, and no costs.
+            retain: keep the forward state on the worker, so that `Distances.backward` need not recompute it.
+            spread: divide the trajectories among several workers; a single trajectory is divided by spheres.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
             InvalidArgument: an argument is wrong; the text names it.
-            SceneNotFound: the worker has no world of this handle, and the handle has no copy of it.
+            SceneNotFound: the worker does not have the handle's world, and the handle has no copy of it.
             LumigradError: no worker answered in time, or none has room; see its subclasses.
 
         Example:
@@ -114,7 +114,7 @@ class DistanceCalls(Cancellable):
     def _asked(
         self, query: DistanceQuery, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
-        """Answers a query, of `query` or of an operator."""
+        """Answers a query from `query` or from an operator."""
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
             start = ask_spread if truth("spread", spread) else ask
             return start(self._workers, query, truth("retain", retain), call)
@@ -133,23 +133,23 @@ class DistanceCalls(Cancellable):
     ) -> VoxelGrid:
         """Computes signed distances at the centres of the voxels of a box, positive outside.
 
-        The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was computed.
+        The grid can be an obstacle of another world: `Obstacle(field, pose)` places it where it was computed.
 
         Args:
             world: as for `query`; a `World` is stored.
-            pose: pose of the centre of the box, object to world: [7], [3], [3, 4] or [4, 4], as of an `Obstacle`.
-            size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
-            voxel_size: edge of a voxel, metres.
+            pose: pose of the centre of the box, object to world: [7], [3], [3, 4] or [4, 4], as for an `Obstacle`.
+            size: [3] edge lengths of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
+            voxel_size: edge length of a voxel, metres.
             environment: the number of the environment.
             max_distance: larger distances outside are clamped to it, metres; None: unlimited.
             semantics: "exact", or "curobo_field" for cuRobo 0.7's behaviour.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Returns:
             The grid, with distances [X, Y, Z] float32.
 
         Raises:
-            InvalidArgument: an argument is wrong, or nothing is in reach and there is no `max_distance`.
+            InvalidArgument: an argument is wrong, or there is neither an obstacle within reach nor a `max_distance`.
             LumigradError: as for `query`.
 
         Example:

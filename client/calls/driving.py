@@ -1,4 +1,4 @@
-"""The part of `Client` that takes the requests of driving simulators: their pictures, and frames to differentiate."""
+"""The methods of `Client` that take requests of driving simulators, for pictures or for differentiable frames."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lumigrad.v1 import gaussians_pb2
 
 @dataclass(frozen=True, eq=False)
 class DriveFrame:
-    """A frame of a driving simulator as the arguments of `Client.render`.
+    """A frame of a driving simulator as arguments of `Client.render`.
 
-    Pass `frame.scene, frame.camera, **frame.settings`; `scene, camera, transforms = frame` works as well.
+    Pass `frame.scene, frame.camera, **frame.settings`; `scene, camera, transforms = frame` works too.
 
     Attributes:
         scene: the scene, which the worker reads from files itself.
         camera: the camera, in the simulator's local frame moved by `origin`.
-        transforms: for each file and track of the scene its place in that frame.
+        transforms: the pose of each file and track of the scene in the camera's frame.
         background: [3] colour.
         depth_order: "z", or "distance" for wide lenses.
-        origin: [3] the point of the local frame that is the origin here, metres.
+        origin: [3] the point of the simulator's local frame that is the origin of this frame, metres.
     """
 
     scene: SceneHandle
@@ -50,7 +50,7 @@ class DriveFrame:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings with which `Client.render` gives the simulator's picture."""
+        """The settings with which `Client.render` reproduces the simulator's picture."""
         return {
             "transforms": self.transforms,
             "background": self.background or (0.0, 0.0, 0.0),
@@ -59,11 +59,11 @@ class DriveFrame:
 
 
 class DrivePicture(NamedTuple):
-    """Reply to a simulator's request.
+    """The reply to a simulator's request.
 
     Attributes:
-        image: the bytes of the picture in the format that was asked for; empty with an error.
-        error: "CODE: field: expected .., got .."; empty without one.
+        image: the encoded picture in the requested format; empty if there is an error.
+        error: "CODE: field: expected .., got .."; empty if there is none.
     """
 
     image: bytes
@@ -71,19 +71,19 @@ class DrivePicture(NamedTuple):
 
 
 class DrivingCalls(Cancellable):
-    """Asks for frames of driving simulators, by the requests of their own contract."""
+    """Takes requests in the simulators' own protobuf messages."""
 
     _workers: Pool
 
     def drive_frame(self, request: bytes | Message, *, timeout_s: float | None = None) -> DriveFrame:
-        """Returns a frame of a driving simulator as arguments of `render`, whose result has a `backward`.
+        """Returns a frame of a driving simulator as arguments of `render`, so that it can be differentiated.
 
         Args:
             request: an RGBRenderRequest of AlpaSim or NuRec, or its bytes; see `formats.read_drive_log`.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
-            InvalidArgument: the worker refuses it; names the field.
+            InvalidArgument: the worker refuses the request; the text names the field.
             SceneNotFound: the worker has no scene of this name.
 
         Example:
@@ -104,15 +104,15 @@ class DrivingCalls(Cancellable):
     def drive_pictures(
         self, requests: Sequence[bytes | Message], *, timeout_s: float | None = None
     ) -> tuple[DrivePicture, ...]:
-        """Returns the pictures that a driving simulator gets for some requests, which are sent as one batch.
+        """Returns the pictures that a driving simulator would get for some requests, which are sent as one batch.
 
         Args:
             requests: as for `drive_frame`.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
-            InvalidArgument: a request is no RGBRenderRequest.
-            LumigradError: the worker serves no driving simulators, or none answered in time.
+            InvalidArgument: a request is not an RGBRenderRequest.
+            LumigradError: the worker does not serve driving simulators, or no worker answered in time.
 
         Example:
             for picture in client.drive_pictures(requests):

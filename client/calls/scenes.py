@@ -1,4 +1,4 @@
-"""The part of `Client` that stores, changes and finds scenes."""
+"""The methods of `Client` that store, change and find scenes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TAKE_BACK_S = 5.0
 
 
 def _check_names(argument: str, values: Any) -> None:
-    """Raises InvalidArgument unless `values` is None, or has the names of obstacles as its keys."""
+    """Raises InvalidArgument unless `values` is None or a mapping whose keys are strings, the names of obstacles."""
     if values is None:
         return
     example = f"pass {{name: value}}, e.g. dict(zip(world.names, {argument}))"
@@ -53,24 +53,25 @@ class SceneCalls(Cancellable):
     _workers: Pool
 
     def put(self, scene: Scene | str, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
-        """Stores a scene on its worker, named by its content; storing it again costs only a round trip.
+        """Stores a scene on its worker under a hash of its content; storing it again costs only a round trip.
 
-        A world's meshes are stored with it. Levels of Gaussians are read while they are sent, and stay in the worker's
-        spool, so that they may be larger than memory. The handle keeps the scene, so that it can be put again if the
-        worker loses it. A `file:` address names a file of Gaussians that the worker has, below the folder of its option
-        `--scene-files`: nothing is sent, and the handle means the file as it is when a call uses it. An `https:`
-        address below one of its option `--scene-urls` names a file that the worker downloads. The address ends in
-        `#sha256=` and the file's digest in hexadecimal digits, so that the handle always means the same content.
+        A world's meshes are stored with it. Levels of Gaussians are read while they are sent and stay in the worker's
+        spool, so they may be larger than memory. The handle keeps the scene, to store it again if the worker loses it.
+
+        A `file:` address names a file of Gaussians below the folder of the worker's option `--scene-files`: nothing is
+        sent, and the handle means the file's content at the time of each call. An `https:` address below one of the
+        worker's `--scene-urls` names a file that the worker downloads. It ends in `#sha256=` and the file's digest in
+        hexadecimal digits, so the handle always means the same content.
 
         Args:
-            scene: the scene to store, or the address of one.
+            scene: the scene to store, or its address.
             replicas: number of workers that share the calls for the handle; each receives the scene with its first
                 call.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
-            InvalidArgument: this is no scene, or the worker refuses a value; the text names it.
-            ResourceExhausted: the worker has no room for it.
+            InvalidArgument: this is not a scene, or the worker refuses a value; the text names it.
+            ResourceExhausted: the worker has no room for the scene.
             LumigradError: no worker answered in time.
 
         Example:
@@ -93,7 +94,7 @@ class SceneCalls(Cancellable):
         if not address.startswith(("file:", "https:")):
             text = f"expected a scene, or the file: or https: address of one, got {address[:_SHOWN]!r}"
             raise InvalidArgument.of("scene", f"{text}; read other files with Gaussians.load")
-        # The address is the routing key, too, and metadata are ASCII.
+        # The address is also the routing key, and gRPC metadata is ASCII.
         address = quote(address, safe=punctuation, errors="replace")
         attempts = RoutedAttempts(self._workers, Route(address, is_movable=False), call)
         while True:
@@ -114,13 +115,13 @@ class SceneCalls(Cancellable):
 
         Args:
             handle: names the scene and the version that the update builds on.
-            poses: of a world: poses of obstacles by their names, object to world: [7] x y z (metres) and quaternion
-                w x y z, or [3], [3, 4] or [4, 4], as of an `Obstacle`.
-            enabled: whether queries of a world include obstacles, by their names.
-            timeout_s: instead of the client's time-out.
-            tensors: new tensors by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres;
-                "means", "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it
-                has; "vertices" of a mesh, which stored worlds that name it then use.
+            poses: for a world: new poses by obstacle name, object to world: [7] x y z (metres) and quaternion
+                w x y z, or [3], [3, 4] or [4, 4], as for an `Obstacle`.
+            enabled: for a world: whether queries include an obstacle, by obstacle name.
+            timeout_s: overrides the client's time-out, seconds.
+            tensors: new tensors by name, with unchanged shapes: "positions", "colors", "radii" and "opacities" of
+                spheres; those of "means", "quats", "scales", "covariances", "opacities", "sh" and "colors" that the
+                Gaussians have; "vertices" of a mesh, also in the stored worlds that refer to it.
 
         Raises:
             VersionMismatch: another client updated the scene after this handle was made.
@@ -151,15 +152,15 @@ class SceneCalls(Cancellable):
         return updated
 
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
-        """Returns a handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`.
+        """Returns a handle to a stored scene.
 
         Args:
-            scene_id: the id of a handle.
-            with_tensors: also download the scene.
-            timeout_s: instead of the client's time-out.
+            scene_id: the id of the scene, as in its handle.
+            with_tensors: also download the scene, as the handle's `scene`.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
-            SceneNotFound: no worker has it.
+            SceneNotFound: no worker has the scene.
 
         Example:
             found = client.get(scene.scene_id, with_tensors=True)
@@ -178,7 +179,7 @@ class SceneCalls(Cancellable):
         """Returns handles to all scenes that the workers store.
 
         Args:
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
             LumigradError: no worker answered in time.
@@ -192,14 +193,14 @@ class SceneCalls(Cancellable):
             return tuple(handle for handles in found for handle in handles)
 
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
-        """Deletes a scene, given by its handle or id, from all workers.
+        """Deletes a scene from all workers.
 
         Args:
-            scene: its handle, or its id.
-            timeout_s: instead of the client's time-out.
+            scene: its handle or id.
+            timeout_s: overrides the client's time-out, seconds.
 
         Raises:
-            SceneNotFound: no worker has it.
+            SceneNotFound: no worker has the scene.
 
         Example:
             client.delete(client.put(spheres))
@@ -210,14 +211,14 @@ class SceneCalls(Cancellable):
             check_is_sent("scene", scene)
 
             def delete(worker: Worker, is_repeated: bool) -> None:
-                # A missing scene means, on a retry, that the first attempt deleted it.
+                # On a retry, a missing scene means that the first attempt deleted it.
                 with suppress(*([SceneNotFound] if is_repeated else [])):
                     worker.store.delete(scene, call)
 
             on_each(self._workers, delete, call, SceneNotFound)
 
     def _take_back(self, handle: SceneHandle) -> None:
-        """Takes back one `put`: the workers delete the scene, unless its content was put more often."""
+        """Undoes one `put`: the workers delete the scene unless its content was put more than once."""
         method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, handle)
         with self._workers.begin(_TAKE_BACK_S, method, facts, self._cancellation) as call:
 
@@ -233,13 +234,14 @@ class SceneCalls(Cancellable):
 def stored(client: SceneCalls, scene: Scene) -> Iterator[SceneHandle]:
     """Stores a scene for a `with` block.
 
-    Ids stand for content, so other programs may use the same scene: it is deleted afterwards only if none has put it.
+    Ids are hashes of content, so other programs may use the same scene: it is deleted afterwards only if no other
+    program has put it.
     """
     handle = client.put(scene)
     try:
         yield handle
     finally:
-        # A worker that is away, or has evicted the scene, keeps nothing of it.
+        # There is nothing to delete on a worker that is gone or has evicted the scene.
         with suppress(LumigradError):
             client._cancelled_by(None)._take_back(handle)
 

@@ -87,7 +87,7 @@ class Distances(Result):
             distance: dL/ddistance, likewise; exact semantics only.
             wanted: any of "spheres", "poses" (of all obstacles) and "weight"; in curobo not "poses".
             release: free the forward state on the worker afterwards.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Returns:
             The gradients by name, float32, shaped as their inputs.

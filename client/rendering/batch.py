@@ -36,16 +36,16 @@ _Scene: TypeAlias = "Spheres | Gaussians | SceneHandle"
 _Cameras: TypeAlias = "Camera | Sequence[Camera]"
 # A scene, its cameras and, if needed, further arguments of `Client.render` by their names.
 BatchItem: TypeAlias = "tuple[_Scene, _Cameras] | tuple[_Scene, _Cameras, Mapping[str, Any]]"
-# Result of an item, or an error that is known before it is sent.
+# The result of an item: its frame or its error.
 Result: TypeAlias = "Frame | LumigradError"
 
 _ARGUMENTS = ("settings", "outputs", "image_format", "jpeg_quality", *sorted(RENDER_FIELDS))
-# Errors about an item alone; any other ends the call.
+# Errors that concern one item only; any other error ends the call.
 _OF_ITEMS = (InvalidArgument, ResourceExhausted, SceneNotFound, VersionMismatch)
 
 
 def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> list[RenderRequest | LumigradError]:
-    """The request of each item, or what is wrong with its arguments; `arguments` are those that all items share."""
+    """Returns the request of each item, or the error in its arguments; `arguments` are those that all items share."""
     check_names(arguments, "")
     # A mapping or a string is iterable, but its entries are not what the caller passed.
     advice = "pass a list of (scene, camera) pairs"
@@ -60,7 +60,7 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
         own: Any = item[2] if len(item) == 3 else {}
         instance(where, own, (Mapping,), "pass its arguments by name, e.g. {'near': 0.1}")
         check_names(own, f"{where}.")
-        # Settings of an item's own stand in place of the shared ones, whose fields would change them.
+        # An item's own settings also replace the shared fields, which would otherwise change them.
         shared = arguments if own.get("settings") is None else {name: arguments[name] for name in shared_names}
         try:
             requests.append(request_of(item[0], item[1], **{**shared, **own}))
@@ -70,14 +70,14 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
 
 
 def batch_facts(requests: Sequence[RenderRequest | LumigradError]) -> dict[str, str | int]:
-    """Attributes of the trace span: the number of items, cameras and pixels."""
+    """Returns the attributes of the trace span: the number of items, cameras and pixels."""
     cameras = [camera for request in requests if isinstance(request, RenderRequest) for camera in request.cameras]
     pixels = sum(camera.width * camera.height for camera in cameras)
     return {"items": len(requests), "cameras": len(cameras), "pixels": pixels}
 
 
 def render_batch(workers: Pool, requests: Sequence[RenderRequest | LumigradError], call: Call) -> tuple[Result, ...]:
-    """Renders the requests, each on the worker of its scene; errors among them stay what they are."""
+    """Renders each request on the worker of its scene; errors among `requests` are passed through to the results."""
     results: dict[int, Result] = {}
     sound: dict[int, RenderRequest] = {}
     for index, request in enumerate(requests):
@@ -92,7 +92,7 @@ def render_batch(workers: Pool, requests: Sequence[RenderRequest | LumigradError
 
 
 def _shares(workers: Pool, requests: Mapping[int, RenderRequest]) -> list[tuple[Route, dict[int, RenderRequest]]]:
-    """The requests for each worker, by their indices, and the route to it."""
+    """Groups the requests by worker; returns for each group its route and its requests by index."""
     members = workers.members()
     shares: dict[str, tuple[Route, dict[int, RenderRequest]]] = {}
     of_scenes: dict[str, Route] = {}
@@ -107,7 +107,7 @@ def _shares(workers: Pool, requests: Mapping[int, RenderRequest]) -> list[tuple[
 
 
 def _render_share(workers: Pool, requests: Mapping[int, RenderRequest], route: Route, call: Call) -> dict[int, Result]:
-    """Renders requests in one call along a route; those whose scenes the worker lacks, one by one."""
+    """Renders requests in one call along a route; requests whose scenes the worker lacks are rendered one by one."""
     attempts = RoutedAttempts(workers, route, call)
     most_reply_bytes = sum(request.most_reply_bytes for request in requests.values())
     while True:
@@ -130,7 +130,7 @@ def _render_share(workers: Pool, requests: Mapping[int, RenderRequest], route: R
 def _message(
     requests: Iterable[RenderRequest], worker: Worker, payload: PayloadWriter
 ) -> render_pb2.RenderBatchRequest:
-    """The message of requests for a worker; scenes that are not stored are appended to `payload`."""
+    """Returns the message for a worker; scenes that are not stored are appended to `payload`."""
     message = render_pb2.RenderBatchRequest()
     for request in requests:
         stored = request.stored
@@ -140,7 +140,10 @@ def _message(
 
 
 def _repaired(workers: Pool, request: RenderRequest, error: LumigradError, index: int, call: Call) -> Result:
-    """Renders a request alone if that may store its scene again, or find room; otherwise returns the error."""
+    """Renders a request in a call of its own if that can resolve `error`; otherwise returns the error.
+
+    Such a call stores a lost scene again, and waits while the worker is full.
+    """
     is_full = isinstance(error, ResourceExhausted) and error.retry_after_s is not None
     if is_full or isinstance(error, SceneNotFound | VersionMismatch):
         try:
@@ -151,13 +154,13 @@ def _repaired(workers: Pool, request: RenderRequest, error: LumigradError, index
 
 
 def _named(error: LumigradError, index: int) -> LumigradError:
-    """The error with the item's index in its text."""
+    """Returns the error with the item's index in its text."""
     error.args = (f"items[{index}]: {error}",)
     return error
 
 
 def check_names(arguments: Mapping[str, Any], where: str) -> None:
-    """Raises unless all names are arguments of `Client.render` that a batch takes."""
+    """Raises InvalidArgument unless all names are arguments of `Client.render` that a batch takes."""
     for name in arguments:
         if name == "retain":
             text = "belongs to render: a batch keeps no forward state; backward of its frames renders the item again"

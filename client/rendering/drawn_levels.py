@@ -1,4 +1,4 @@
-"""The part of a scene with levels of detail that a worker drew."""
+"""Reports the part of a scene with levels of detail that a worker drew."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class DrawnLevels:
         error_px: the largest error of a page, pixels.
         coarse_pages: pages in view that were drawn coarser than `max_error_px` allows, because there was no room for
             more Gaussians.
-        late_pages: pages in view that were drawn coarser than that, or not at all, because they were not in memory; 0
-            unless `wait` is False.
-        missing_pages: those of them that were not drawn at all.
+        late_pages: pages in view that were drawn coarser than `max_error_px` allows, or not at all, because they were
+            not in memory; 0 unless `wait` is False.
+        missing_pages: the late pages that were not drawn at all.
     """
 
     counts: tuple[int, ...]
@@ -36,7 +36,7 @@ class DrawnLevels:
 
     @staticmethod
     def together(parts: Sequence[DrawnLevels | None]) -> DrawnLevels | None:
-        """The sums of what several workers drew of one scene, and the largest error."""
+        """Merges what several workers drew of one scene: sums the counts and keeps the largest error."""
         drawn = [part for part in parts if part is not None]
         if not drawn:
             return None

@@ -45,7 +45,7 @@ from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
 
-# Outputs whose derivatives depend on their values.
+# Outputs whose gradients can only be passed if the frame has the output: their derivatives depend on its values.
 _NEEDED = (
     *("depth", "expected_depth", "inverse_depth", "hit_distance", "expected_hit_distance", "normals"),
     *("median_depth", "distortion", "surface_normals"),
@@ -55,12 +55,12 @@ _NEEDED = (
 class Frame(Result):
     """The requested outputs of a rendering, as items and as attributes.
 
-    Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
+    For spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
     the closest sphere in scene units; -1 where there is none), `info` [C, H, W, 3 + 2 T] (Pulsar's forward info; the id
     channels are int32 bit patterns, so do not calculate with them), `sphere_ids` int32 [C, H, W, T] (closest first; -1:
     none), `weights` [C, H, W, T] and `hits` int32 [C, H, W].
 
-    Of Gaussians: `color` [C, H, W, D], `alpha` [C, H, W], `transmittance` [C, H, W] (1 - alpha), `depth` [C, H, W]
+    For Gaussians: `color` [C, H, W, D], `alpha` [C, H, W], `transmittance` [C, H, W] (1 - alpha), `depth` [C, H, W]
     (camera-space Z, weighted and summed, scene units), `expected_depth` [C, H, W] (depth / alpha), `inverse_depth`
     [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W], `ids` int32 [C, H, W] (index in the scene of
     the Gaussian with the largest weight; -1: none was blended); and per Gaussian, 0 where it is culled:
@@ -69,7 +69,7 @@ class Frame(Result):
     largest response, weighted and summed, scene units), `expected_hit_distance` [C, H, W] (the same / alpha) and
     `normals` [C, H, W, 3] (third axes, turned against the ray, weighted and summed, world frame).
 
-    Of surfels not `inverse_depth`, `conics` and `projected_opacities`, but `normals`, `median_depth` [C, H, W] (depth
+    For surfels not `inverse_depth`, `conics` and `projected_opacities`, but `normals`, `median_depth` [C, H, W] (depth
     of the last surfel blended while the transmittance is above 1/2, scene units), `distortion` [C, H, W] (differences
     of the depths of all pairs, weighted and summed, scene units) and `surface_normals` [C, H, W, 3] (unit normals of
     the surface that `expected_depth` describes, world frame).
@@ -100,7 +100,7 @@ class Frame(Result):
         timings: Timings,
         reply: render_pb2.RenderReply | render_pb2.RenderedItem | None = None,
     ) -> None:
-        """Stores what `arrays` and `files` have of a `reply`, and what that says of levels of detail."""
+        """Stores the outputs of a `reply`, which are in `arrays` and `files`, and the levels of detail that it drew."""
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, request, shown, kept, timings)
         self.files = files
@@ -116,7 +116,7 @@ class Frame(Result):
         )
 
     def decoded(self, name: str) -> Array:
-        """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`.
+        """Decodes the files of an output to pixels, uint8, shaped as the output. Needs the extra `io`.
 
         Args:
             name: the output.
@@ -161,39 +161,40 @@ class Frame(Result):
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
-        """Computes gradients of a loss from its gradients with respect to the outputs, at least one of them.
+        """Computes the gradients of a loss from its gradients with respect to one or more outputs.
 
         Uses the forward state that the worker kept; if there is none, the worker renders the frame again.
 
         Args:
-            color: dL/dcolor, shaped as the output, even if that was not requested.
-            alpha: dL/dalpha, likewise. Not for spheres in compat.
-            depth: dL/ddepth, of a frame that has the output. Not for spheres in compat.
+            color: dL/dcolor, shaped as the output, even if the output was not requested.
+            alpha: dL/dalpha, shaped as the output, even if it was not requested. Not for spheres in compat.
+            depth: dL/ddepth, if the frame has the output. Not for spheres in compat.
             transmittance: dL/dtransmittance, shaped as alpha. This and the following are for Gaussians only.
-            expected_depth: dL/dexpected_depth, of a frame that has the output.
-            inverse_depth: dL/dinverse_depth, of a frame that has the output.
+            expected_depth: dL/dexpected_depth, if the frame has the output.
+            inverse_depth: dL/dinverse_depth, if the frame has the output.
             means2d: dL/dmeans2d, added to the gradients that reach the projected centres through the images.
-            hit_distance: dL/dhit_distance, of a frame that has the output, as are those up to surface_normals.
+            hit_distance: dL/dhit_distance. This and the following need a frame that has the output.
             expected_hit_distance: dL/dexpected_hit_distance.
             normals: dL/dnormals.
             median_depth: dL/dmedian_depth.
             distortion: dL/ddistortion.
             surface_normals: dL/dsurface_normals.
-            wanted: for spheres, any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
-                "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
-                "colors" (those that the scene has, if empty), "cameras", "lenses", "rays", "background", "transforms",
-                "means2d" and "means2d_abs".
-            sparse: transfer only rows that are not zero, with their "index"; so always with levels of detail.
+            wanted: for spheres, any of "positions", "colors", "radii" (if empty: these three), "opacities", "cameras",
+                "background", "gamma"; for Gaussians, any of "means", "quats", "scales", "covariances", "opacities",
+                "sh", "colors" (if empty: those of these that the scene has), "cameras", "lenses", "rays", "background",
+                "transforms", "means2d" and "means2d_abs".
+            sparse: transfer only nonzero rows, with their "index"; always the case with levels of detail.
             gradient_format: wire format of gradients per primitive; "float16" and "bfloat16" halve the bytes.
             release: free the forward state on the worker afterwards.
-            timeout_s: instead of the client's time-out.
+            timeout_s: overrides the client's time-out, seconds.
 
         Returns:
             The gradients by name, float32, shaped as their inputs.
 
         Raises:
-            InvalidArgument: no gradient was passed, or one of another shape, or of an output that the frame lacks.
-            SceneNotFound: the worker must render the frame again, and has no such scene.
+            InvalidArgument: no gradient was passed, or one has the wrong shape or belongs to an output that the frame
+                lacks.
+            SceneNotFound: the worker must render the frame again, and no longer has the scene.
             LumigradError: no worker answered in time, or none has room.
 
         Example:
@@ -260,7 +261,7 @@ class Frame(Result):
         return array[None] if self.request.single else array
 
 
-# Gradients with a row for each primitive, which are sparse on request.
+# Gradients with a row per primitive, which can be sparse.
 _ROWS = ("positions", "colors", "radii", "opacities", "means", "quats", "scales", "covariances", "sh")
 
 
@@ -328,7 +329,7 @@ def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Cal
 
 
 def _is_divisible(request: RenderRequest) -> bool:
-    """Whether each view shows the whole scene; false if cameras belong to one of several scenes, or have colours."""
+    """Whether cameras can be rendered apart: not if each belongs to one of several scenes or has its own colours."""
     scene = request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
     if isinstance(scene, Gaussians):
         colors = request.tensors.get("colors", None if "sh" in request.tensors else scene.colors)
@@ -337,7 +338,7 @@ def _is_divisible(request: RenderRequest) -> bool:
 
 
 def _has_backgrounds(request: RenderRequest) -> bool:
-    """Whether each camera has a background of its own."""
+    """Whether each camera has its own background."""
     channels, background = request.channels, request.settings.background
     return isinstance(request.settings, GaussianSettings) and channels is not None and len(background) > channels
 

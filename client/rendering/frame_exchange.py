@@ -1,4 +1,4 @@
-"""RPC of a stream of frames: sends requests, and receives their replies until it breaks."""
+"""The RPC of a stream of frames: sends requests and receives their replies until the RPC breaks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _END_S = 0.5
 
 @dataclass(eq=False)
 class Sent:
-    """A frame that was asked for.
+    """A requested frame.
 
     Attributes:
         call: its deadline, cancellation and trace.
-        trip: the way of its payloads; None: it is not on its way.
-        began: when it was last sent, as time.perf_counter().
+        trip: the transport of its payloads; None: the frame is not in flight.
+        began: when its request was last sent, as time.perf_counter().
     """
 
     number: int
@@ -44,29 +44,29 @@ class Sent:
     began: float = field(default_factory=time.perf_counter)
 
     def end(self, *, succeeded: bool) -> None:
-        """Gives back the shared memory of its payloads, but for arrays of a reply that has come."""
+        """Releases the shared memory of the payloads, except for the arrays of a received reply."""
         trip, self.trip = self.trip, None
         if trip is not None:
             trip.end(succeeded=succeeded)
 
 
 class FrameExchange:
-    """An RPC until it breaks or is closed. Large tensors travel through shared memory, if the worker is here.
+    """One RPC, until it breaks or is closed. Large tensors travel through shared memory if the worker is local.
 
     Attributes:
-        worker: who answers it.
+        worker: the worker that answers.
         rpc: gRPC's call.
     """
 
     def __init__(self, worker: Worker, call: Call, *, retain: bool, latest_only: bool) -> None:
-        """Starts the RPC of a call; the others are as for `Client.stream`."""
+        """Starts the RPC of a call; `retain` and `latest_only` are as for `Client.stream`."""
         self.worker = worker
         self._connection = worker.connection
         self._affinity = call.affinity
         self._retain = retain
         self._latest_only = latest_only
         self._has_lanes = True
-        # The last request that was sent with all but its cameras, and how it named its scene.
+        # The last request that was sent in full, and its reference to the scene; later ones may send only cameras.
         self._base: tuple[RenderRequest, scene_pb2.SceneRef] | None = None
         self._outgoing: queue.SimpleQueue[render_pb2.FrameRequest | None] = queue.SimpleQueue()
         requests = iter(self._outgoing.get, None)
@@ -74,7 +74,7 @@ class FrameExchange:
         worker.under_way += 1
 
     def send(self, sent: Sent, *, pipelined: bool) -> None:
-        """Sends a request; does not wait for the reply. `pipelined`: other frames are on their way."""
+        """Sends a request without waiting for the reply. `pipelined`: other frames are in flight."""
         connection = self._connection
         sent.trip = connection.lanes.trip(sent.call) if self._has_lanes else StreamTrip()
         message = render_pb2.FrameRequest(
@@ -107,7 +107,7 @@ class FrameExchange:
         """Receives the rest of a frame's reply; returns it, or the frame's error."""
         if answer.status is not None:
             error = exception_of_item(answer.status, self.worker.target, sent.call.timeout_s)
-            # The next frame names its scene anew, and perhaps there are no lanes here.
+            # The next request must be sent in full, and after LaneLost without lanes.
             self._base = None
             self._has_lanes = self._has_lanes and not isinstance(error, LaneLost)
             return error
@@ -117,12 +117,12 @@ class FrameExchange:
         return self._connection.collected(Frame(answer.reply, answer.data), rest, sent.began, sent.trip, sent.call)
 
     def kept(self, context_id: str) -> Kept | None:
-        """The forward state of a reply; None if the worker kept none."""
+        """Returns the forward state of a reply, or None if the worker kept none."""
         release = self._connection.render.Release
         return Kept(context_id, release, self._affinity, self.worker) if context_id else None
 
     def close(self, *, is_answered: bool) -> None:
-        """Ends the RPC: at once, with the work on its frames, unless every request `is_answered`."""
+        """Ends the RPC; unless every request `is_answered`, this also cancels the work on the pending frames."""
         self._outgoing.put(None)
         has_ended = threading.Event()
         if is_answered and self.rpc.add_callback(has_ended.set):
@@ -139,7 +139,7 @@ class FrameExchange:
             yield Frame(None, answer.data)
 
     def _fill(self, message: render_pb2.FrameRequest, request: RenderRequest, trip: StreamTrip) -> None:
-        """Fills a message with what differs from the one before."""
+        """Fills a message; if only the cameras differ from the last full request, it sends just those."""
         payload, stored = trip.payload, request.stored
         reference = None if stored is None else self.worker.store.reference(stored)
         cameras = [camera_message(camera, payload) for camera in request.cameras]
@@ -165,7 +165,7 @@ def _is_alike(
     request: RenderRequest,
     reference: scene_pb2.SceneRef | None,
 ) -> bool:
-    """Whether two requests differ in nothing but their cameras."""
+    """Whether two requests differ only in their cameras."""
     return (
         reference == base_reference
         and not request.tensors

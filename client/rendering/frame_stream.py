@@ -1,4 +1,4 @@
-"""The frames of a stream that are on their way, and the RPC that carries them, which is begun anew when it breaks."""
+"""The frames in flight of a stream, and the RPC that carries them, which is replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.errors import ProtocolError
 
-# Errors that a call of the frame's own may mend: it stores the scene again, waits for room, or leaves the lane.
+# Errors that rendering the frame in a call of its own may resolve: it stores the scene again, tries another worker, or
+# avoids the lane.
 _MENDED = (LaneLost, SceneNotFound, Unavailable, VersionMismatch)
-# How much later than its time-out a frame is given up: the worker itself says that it is late, if it can.
+# A frame is given up this long after its time-out, because the worker itself reports late frames if it can.
 _GRACE_S = 0.5
 _LOOK_S = 0.25
-# The RPCs of the parent process, in a forked child.
+# In a forked child: the parent's RPCs, kept alive because gRPC must not destroy them here.
 _LEFT: list[FrameExchange | None] = []
 
 
@@ -45,7 +46,7 @@ class FrameStream:
     """Sends requests about one scene, and returns their frames in order. One thread may send while another receives.
 
     Attributes:
-        in_flight: the most frames that may be pending, unless only the latest counts.
+        in_flight: the most frames that may be pending, unless `latest_only` is set.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class FrameStream:
         self._latest_only = latest_only
         self._retain = retain
         self._number = 0
-        # Asked for and not received, in order.
+        # Frames that were requested and not received, in order.
         self._pending: deque[Sent] = deque()
         self._exchange: FrameExchange | None = None
         self._is_closed = self._is_watched = False
@@ -67,7 +68,7 @@ class FrameStream:
         forks.follow(self)
 
     def _make_locks(self) -> None:
-        # Held shortly for changes of the state, while receiving, and while looking for a worker.
+        # Held briefly to change the state, while receiving, and while looking for a worker, respectively.
         self._lock, self._receiving, self._opening = threading.Lock(), threading.Lock(), threading.Lock()
 
     def after_fork(self, is_sound: bool) -> None:
@@ -80,11 +81,11 @@ class FrameStream:
 
     @property
     def pending(self) -> int:
-        """The number of frames that were asked for and not received."""
+        """The number of frames that were requested and not received."""
         return len(self._pending)
 
     def ask(self, request: RenderRequest, cancellation: Cancellation | None) -> None:
-        """Asks for a frame; `cancellation` ends the search for a worker."""
+        """Requests a frame; `cancellation` ends the search for a worker."""
         with self._lock:
             self._check_open()
             if len(self._pending) >= self.in_flight and not self._latest_only:
@@ -101,7 +102,7 @@ class FrameStream:
             self._find_worker(sent)
 
     def receive(self, cancellation: Cancellation | None) -> Frame:
-        """Waits for the next frame; `cancellation` ends the RPC, and what is still pending is asked for anew."""
+        """Waits for the next frame; `cancellation` ends the RPC, and pending frames are then requested again."""
         with self._receiving:
             with self._lock:
                 self._check_open()
@@ -131,7 +132,7 @@ class FrameStream:
         raise reply
 
     def close(self) -> bool:
-        """Ends the RPC, and cancels the frames that are pending; returns whether it was open."""
+        """Ends the RPC and cancels pending frames; returns whether the stream was open."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
             self._drop_exchange(is_answered=not self._pending)
@@ -139,7 +140,7 @@ class FrameStream:
         return not was_closed
 
     def look(self) -> bool:
-        """Cancels the RPC if the worker does not even say that a frame is late; returns whether the stream is open."""
+        """Cancels the RPC if the worker does not even report a late frame; returns whether the stream is open."""
         with self._lock:
             exchange, oldest = self._exchange, self._pending[0] if self._pending else None
         if exchange is not None and oldest is not None and time.monotonic() > oldest.call.end + _GRACE_S:
@@ -151,7 +152,7 @@ class FrameStream:
             raise LumigradError("this stream is closed; open another one")
 
     def _find_worker(self, sent: Sent) -> None:
-        """Opens an RPC, unless another thread is about to, which then sends this frame, too."""
+        """Opens an RPC, unless another thread is opening one, which then also sends this frame."""
         if not self._opening.acquire(blocking=False):
             return
         try:
@@ -169,7 +170,7 @@ class FrameStream:
             self._opening.release()
 
     def _open(self, worker: Worker, call: Call) -> FrameExchange:
-        """Opens an RPC to a worker, and sends the frames that are pending."""
+        """Opens an RPC to a worker and sends the pending frames."""
         with self._lock:
             self._check_open()
             self._drop_exchange()
@@ -185,12 +186,12 @@ class FrameStream:
         return exchange
 
     def _next(self, oldest: Sent) -> tuple[FrameExchange, Sent, Reply[Any] | LumigradError]:
-        """The next reply, from another RPC if this one breaks."""
+        """Returns the next reply, from a new RPC if the current one breaks."""
         if self._exchange is not None:
             try:
                 return self._received(self._exchange, oldest.call)
             except (Unavailable, Cancelled):
-                # The RPC may have been cancelled here.
+                # The RPC may have been cancelled by this program.
                 oldest.call.check()
                 oldest.call.remaining_s()
         with self._opening:
@@ -200,7 +201,7 @@ class FrameStream:
                     return self._received(self._open(worker, attempts.call), oldest.call)
 
     def _received(self, exchange: FrameExchange, call: Call) -> tuple[FrameExchange, Sent, Reply[Any] | LumigradError]:
-        """Receives one reply; frames before it are those that the worker has skipped."""
+        """Receives one reply, and drops the frames before it, which the worker has skipped."""
         sent: Sent | None = None
         try:
             with call.watching(exchange.rpc):
@@ -220,7 +221,7 @@ class FrameStream:
         return exchange, sent, reply
 
     def _taken(self, number: int) -> Sent:
-        """Takes a frame, and those before it, off the list of those that are pending."""
+        """Removes a frame and all earlier ones from the pending frames; returns the frame."""
         with self._lock:
             self._check_open()
             while self._pending and self._pending[0].number < number:
@@ -230,7 +231,7 @@ class FrameStream:
             return self._pending.popleft()
 
     def _give_up(self, oldest: Sent) -> None:
-        """Ends the RPC after an error, which is that of the oldest frame unless it was cancelled."""
+        """Ends the RPC after an error, and drops the oldest frame, unless it was cancelled."""
         with self._lock:
             self._drop_exchange()
             is_cancelled = oldest.call.cancellation is not None and oldest.call.cancellation.wait(0.0)

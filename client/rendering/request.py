@@ -33,11 +33,11 @@ _SPHERE_MODELS = (PulsarModel, OpenCVModel)
 
 
 class Look(NamedTuple):
-    """Parts of a rendering's messages that follow from settings and outputs.
+    """The parts of a rendering's messages that follow from settings and outputs.
 
     Attributes:
-        spec: a RenderSpec without its scene, cameras and tensors, as bytes.
-        pixel_bytes: the most bytes of all outputs for one pixel; infinity if some are not images of a known number of
+        spec: a serialized RenderSpec without its scene, cameras and tensors.
+        pixel_bytes: the most bytes of all outputs for one pixel; infinity unless all are images with a known number of
             channels.
     """
 
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
 
 def _look(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...], channels: int | None) -> Look:
-    """The look of settings and outputs; `channels` are those of the colours, None if they are unknown."""
+    """Returns the look of settings and outputs, cached; `channels` counts colour channels, None if unknown."""
     look: Look | None = settings.kept.get((outputs, channels))
     if look is None:
         spec = render_pb2.RenderSpec(outputs=outputs)
@@ -67,14 +67,14 @@ class RenderRequest:
 
     Attributes:
         scene: a scene sent with the call, or the handle of a stored one.
-        cameras: all of one picture size.
+        cameras: all with the same image size.
         single: whether one camera was passed instead of a sequence; results then have no camera axis.
-        settings: settings of this kind of scene; what follows from scene and cameras is filled in.
+        settings: settings for this kind of scene; defaults that depend on scene and cameras are filled in.
         outputs: the names of the requested arrays.
-        image_formats: transfer formats of outputs, by name; float32 for all others.
+        image_formats: wire formats of outputs, by name; float32 for all others.
         jpeg_quality: 1 to 100; 0: the worker's choice.
-        tensors: of this call, by name, in place of those of a stored scene.
-        look: what settings and outputs mean for its messages.
+        tensors: tensors by name that replace those of a stored scene in this call.
+        look: the parts of its messages that follow from settings and outputs.
     """
 
     scene: Spheres | Gaussians | SceneHandle
@@ -106,7 +106,7 @@ class RenderRequest:
         vars(self).update(settings=settings, look=_look(settings, self.outputs, channels))
 
     def _known_spheres(self) -> Spheres | None:
-        """The spheres that are drawn; None for a stored scene of which the handle has no copy."""
+        """Returns the spheres to draw, or None for a stored scene if its handle has no copy."""
         known = self.scene.scene if isinstance(self.scene, SceneHandle) else self.scene
         if not isinstance(known, Spheres):
             return None
@@ -119,7 +119,7 @@ class RenderRequest:
 
     @property
     def channels(self) -> int | None:
-        """The number of colour channels; None for a stored scene of which the handle has no copy."""
+        """The number of colour channels; None for a stored scene if its handle has no copy."""
         for name in ("sh", "colors"):
             if name in self.tensors:
                 return int(self.tensors[name].shape[-1])
@@ -127,13 +127,13 @@ class RenderRequest:
 
     @property
     def most_reply_bytes(self) -> float:
-        """The bytes of the outputs; infinity if some are not images of a known number of channels."""
+        """The most bytes of the outputs; infinity unless all are images with a known number of channels."""
         camera = self.cameras[0]
         pixels = camera.width * camera.height * len(self.cameras)
         return self.look.pixel_bytes * pixels + ALIGNMENT * len(self.outputs)
 
     def facts(self) -> dict[str, str | int]:
-        """Attributes of the trace span: the scene and the size of the rendering."""
+        """Returns the attributes of the trace span: the scene and the size of the rendering."""
         pixels = sum(camera.width * camera.height for camera in self.cameras)
         return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
 
@@ -148,7 +148,7 @@ def request_of(
     jpeg_quality: int | None = None,
     **fields: Any,
 ) -> RenderRequest:
-    """The request of `Client.render` with these arguments."""
+    """Returns the request of `Client.render` with these arguments."""
     kind = settings_kind(scene)
     cameras = (camera,) if isinstance(camera, Camera) else cameras_of(camera)
     chosen = kind.from_fields(settings, fields)
@@ -159,10 +159,10 @@ def request_of(
 
 
 def settings_kind(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettings] | type[GaussianSettings]:
-    """The type of the settings for renderings of a scene.
+    """Returns the type of the settings for renderings of a scene.
 
     Raises:
-        InvalidArgument: it is no scene of spheres or Gaussians, nor the handle of one.
+        InvalidArgument: `scene` is neither spheres nor Gaussians, nor a handle of either.
     """
     if not isinstance(scene, SceneHandle):
         advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
@@ -176,7 +176,7 @@ def settings_kind(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettin
 
 
 def cameras_of(camera: Any) -> tuple[Camera, ...]:
-    """The cameras of a sequence, of which there must be one."""
+    """Returns the cameras of a sequence, which must not be empty."""
     advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
@@ -189,7 +189,7 @@ def cameras_of(camera: Any) -> tuple[Camera, ...]:
 
 
 def channels_of(scene: Spheres | Gaussians | SceneHandle | None) -> int | None:
-    """The number of colour channels; None for a stored scene of which the handle has no copy."""
+    """Returns the number of colour channels, or None for a stored scene if its handle has no copy."""
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     return known.channels if isinstance(known, Spheres | Gaussians) else None
 
@@ -199,9 +199,9 @@ class BackwardRequest:
     """One call of backward.
 
     Attributes:
-        output_gradients: dL/d output by the output's name, with the axis of cameras.
+        output_gradients: dL/d output by the output's name, with the camera axis.
         wanted: the names of the inputs to differentiate; empty: the tensors of the scene.
-        sparse: transfer only rows that are not zero.
+        sparse: transfer only nonzero rows.
         gradient_format: wire format of gradients per primitive.
     """
 
@@ -215,7 +215,7 @@ class BackwardRequest:
 
 
 def most_gradient_bytes(request: RenderRequest, backward: BackwardRequest) -> float:
-    """The most bytes of gradients; infinity unless they are dense, and of a scene's own tensors that are known here."""
+    """Returns the most bytes of the gradients; infinity unless they are dense and belong to tensors of known size."""
     scene = request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
     is_known = isinstance(scene, Spheres | Gaussians) and scene.tensors.keys() >= set(backward.wanted)
     if not is_known or request.tensors or backward.sparse:
@@ -233,7 +233,7 @@ WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16"
 def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
-    """Fills `spec` from `request`; the call's own tensors, and without a `reference` the scene, are appended."""
+    """Fills `spec` from `request`; appends the call's own tensors and, without `reference`, the scene to `payload`."""
     for camera in request.cameras:
         spec.cameras.append(camera_message(camera, payload))
     fill_around_cameras(spec, request, reference, payload)
@@ -242,7 +242,7 @@ def fill_spec(
 def fill_around_cameras(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
-    """Fills all of `spec` but its cameras, likewise."""
+    """Fills all of `spec` except its cameras; see `fill_spec`."""
     spec.MergeFromString(request.look.spec)
     if reference is not None:
         spec.scene_ref.CopyFrom(reference)
@@ -255,7 +255,7 @@ def fill_around_cameras(
 def outputs_of(
     outputs: Iterable[tensor_pb2.NamedTensor], reader: PayloadReader
 ) -> tuple[dict[str, Array], dict[str, tuple[bytes, ...]]]:
-    """The arrays and the image files of a reply, from the tensors that it names."""
+    """Returns the arrays and the image files of a reply, read from the tensors that it names."""
     arrays: dict[str, Array] = {}
     files: dict[str, tuple[bytes, ...]] = {}
     for named in outputs:
@@ -272,7 +272,7 @@ def outputs_of(
 
 
 def gradients_of(reply: Reply[Any], single: bool) -> dict[str, Array]:
-    """The gradients of a reply; with `single` without the axis of cameras."""
+    """Returns the gradients of a reply; with `single` without the camera axis."""
     arrays: dict[str, Array] = {}
     for named in reply.header.gradients:
         array = reply.reader.read(named.tensor, named.name)

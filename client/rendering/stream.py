@@ -18,16 +18,16 @@ from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.protos.service import RENDER_SERVICE
 
-# The frames of a stream that a worker takes in at once.
+# The most frames of a stream that a worker accepts at once.
 MOST_IN_FLIGHT = 4
 
 
 class RenderStream(Cancellable, Staying):
-    """Frames of one scene, in the order of their cameras; several are on their way at once.
+    """Frames of one scene, in the order of their cameras, with several in flight at once.
 
-    A frame takes a part of what a call of `Client.render` takes, here and on the worker. If the connection breaks or
-    the worker stops, the frames that have not arrived are rendered anew, by another worker if there are several. An
-    error of a frame is raised in its place, and the stream goes on. One thread may send while another one receives.
+    A frame has less overhead, here and on the worker, than a call of `Client.render`. If the connection breaks or the
+    worker stops, the missing frames are rendered again, by another worker if there are several. A frame's error is
+    raised in its place, and the stream continues. One thread may send while another one receives.
 
     Attributes:
         scene: the handle of the scene.
@@ -50,7 +50,7 @@ class RenderStream(Cancellable, Staying):
         timeout_s: float | None,
         at_end: Callable[[], None],
     ) -> None:
-        """Use `Client.stream` to create one; `at_end` is called when it is closed."""
+        """Creates a stream for `Client.stream`; `at_end` is called when it is closed."""
         check_names(arguments, "")
         limit = whole_number("in_flight", in_flight, 1, MOST_IN_FLIGHT)
         latest_only, retain = truth("latest_only", latest_only), truth("retain", retain)
@@ -70,19 +70,19 @@ class RenderStream(Cancellable, Staying):
 
     @property
     def in_flight(self) -> int:
-        """The most frames that may be pending, unless only the latest counts."""
+        """The most frames that may be pending, unless the stream is `latest_only`."""
         return self._frames.in_flight
 
     @property
     def pending(self) -> int:
-        """The number of frames that were asked for and not received."""
+        """The number of frames that were requested and not received."""
         return self._frames.pending
 
     def send(self, camera: Camera | Sequence[Camera]) -> None:
-        """Asks for a frame, without waiting for it.
+        """Requests a frame, without waiting for it.
 
         Args:
-            camera: one camera, or several of one size, as in `Client.render`.
+            camera: one camera, or several with equal image sizes, as in `Client.render`.
 
         Raises:
             InvalidArgument: `in_flight` frames are pending and the stream is not `latest_only`, or the camera does not
@@ -97,10 +97,10 @@ class RenderStream(Cancellable, Staying):
         self.ask(request_of(self.scene, camera, **self._arguments))
 
     def ask(self, request: RenderRequest) -> None:
-        """Asks for the frame of a request, which may differ from those before in anything but the scene.
+        """Requests a frame with a request of its own, which may differ from earlier ones in everything but the scene.
 
         Args:
-            request: a request about the scene of the stream.
+            request: a request for the scene of the stream.
 
         Raises:
             LumigradError: as for `send`.
@@ -113,10 +113,10 @@ class RenderStream(Cancellable, Staying):
         self._frames.ask(request, self._cancellation)
 
     def receive(self) -> Frame:
-        """Waits for the next frame; with `latest_only` that of a later camera if the worker has skipped some.
+        """Waits for the next frame; with `latest_only`, cameras before it may have been skipped.
 
         Returns:
-            The frame, as of `Client.render`.
+            The frame, as from `Client.render`.
 
         Raises:
             InvalidArgument: no frame is pending.
@@ -130,11 +130,11 @@ class RenderStream(Cancellable, Staying):
         return self._frames.receive(self._cancellation)
 
     def frames(self, cameras: Iterable[Camera | Sequence[Camera]]) -> Iterator[Frame]:
-        """Yields the frame of each camera, in order; up to `in_flight` of them are on their way.
+        """Yields the frame of each camera, in order, with up to `in_flight` frames in flight.
 
         Args:
-            cameras: may be endless. The next ones are drawn before a frame is yielded, so they cannot depend on it; use
-                `send` and `receive` for such.
+            cameras: may be endless. Later cameras are taken before a frame is yielded, so they cannot depend on that
+                frame; use `send` and `receive` if they do.
 
         Raises:
             LumigradError: as for `receive`.
@@ -152,7 +152,7 @@ class RenderStream(Cancellable, Staying):
             yield self.receive()
 
     def close(self) -> None:
-        """Ends the stream; frames that are pending are cancelled.
+        """Ends the stream and cancels pending frames.
 
         Example:
             stream = client.stream(scene)

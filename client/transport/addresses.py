@@ -1,4 +1,4 @@
-"""Addresses of workers: parsing, name look-up, and advice for errors when no worker answers."""
+"""Parses and resolves addresses of workers, and words the advice in errors when no worker answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lumigrad.client.errors import InvalidArgument, Unavailable, shortened
 
 @dataclass(frozen=True)
 class Remedy:
-    """Advice, for Python in terms of arguments and for the shell in terms of options.
+    """Advice in an error, in terms of Python arguments and of shell options.
 
-    As text it is the advice for Python; `at_the_shell` replaces that by the advice for the shell.
+    `str` gives the advice for Python; `at_the_shell` replaces it in a text by the advice for the shell.
     """
 
     python: str
@@ -44,7 +44,7 @@ _ALL = (LARGER_TIMEOUT, TOKEN, PLAIN_TEXT, AUTHORITY, TLS, CERTIFICATE, TLS_TOO,
 
 
 def at_the_shell(text: str) -> str:
-    """A message with the advice in the words of the command line."""
+    """Returns a message with its advice in terms of command-line options."""
     for remedy in _ALL:
         text = text.replace(remedy.python, remedy.shell)
     return text
@@ -59,7 +59,7 @@ WorkerTargets: TypeAlias = "str | Sequence[str] | Callable[[], Sequence[str]]"
 
 _DNS = ("dns:///", "dns:")
 _NUMERIC = ("ipv4:", "ipv6:")
-# Prefixes that web users put before an address.
+# Schemes that users of URLs put before an address.
 _WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
 # Schemes of gRPC targets that need not be "host:port".
 _OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")
@@ -71,7 +71,7 @@ _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 class Address:
     """The address of a worker: "host:port", or any other target that gRPC resolves.
 
-    `server_name` is the name that its certificate is for, if the target does not contain it.
+    `server_name` is the name in the worker's certificate, if the target does not contain it.
     """
 
     target: str
@@ -83,8 +83,8 @@ class Targets:
 
     Attributes:
         text: what the user wrote, for messages.
-        is_lone: whether it is a single address that never changes.
-        is_fixed: whether its addresses never change, because none is a name to look up and none comes from a function.
+        is_lone: whether there is a single address, which never changes.
+        is_fixed: whether the addresses never change: none is a name to look up, and none comes from a function.
     """
 
     def __init__(self, targets: WorkerTargets | None) -> None:
@@ -96,11 +96,11 @@ class Targets:
         self.is_fixed = self._ask is None and not any(map(_is_name, self._entries))
 
     def addresses(self) -> tuple[Address, ...]:
-        """Returns the workers' addresses, each once; looks up a name now if there is one.
+        """Returns the workers' addresses, each once; looks up names anew.
 
         Raises:
-            Unavailable: the name has no address, or cannot be looked up; or the user's function failed.
-            InvalidArgument: the function returned something else than addresses.
+            Unavailable: no name could be resolved to an address, or the user's function failed.
+            InvalidArgument: the function returned something other than addresses.
         """
         entries = self._entries if self._ask is None else self._asked(self._ask)
         found: dict[Address, None] = {}
@@ -116,7 +116,7 @@ class Targets:
         return tuple(found)
 
     def _asked(self, ask: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-        """The addresses that the user's function returns."""
+        """Calls the user's function and returns its addresses."""
         try:
             found = ask()
             named = found if isinstance(found, str) else tuple(found)
@@ -127,7 +127,7 @@ class Targets:
 
 
 def split_target(target: str) -> tuple[str, int | None]:
-    """The name or address in a target, and its port if it has one."""
+    """Splits a target into its name or address and its port, None if it has none."""
     host, _, port = target.removeprefix("dns:///").rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdecimal() else (target, None)
 
@@ -138,7 +138,7 @@ def is_loopback(target: str) -> bool:
 
 
 def resolve_name(host: str, port: int) -> tuple[str, ...]:
-    """The addresses "ip:port" behind a name; those of IPv4 if there are any, since a worker may have one of each."""
+    """Resolves a name to addresses "ip:port": only IPv4 if there are any, since a worker may have one of each kind."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     four = [f"{where[0]}:{port}" for family, *_, where in found if family is socket.AF_INET]
     six = [f"[{where[0]}]:{port}" for family, *_, where in found if family is socket.AF_INET6]
@@ -203,7 +203,7 @@ def _check_port(entry: str) -> None:
 
 
 def _is_name(entry: str) -> bool:
-    """Whether it is a name for the system's DNS, rather than for another DNS server or resolver of gRPC."""
+    """Whether `entry` is a name that the system's DNS resolves, not another DNS server or a resolver of gRPC."""
     return entry.startswith(_DNS) and not (entry.startswith("dns://") and not entry.startswith("dns:///"))
 
 

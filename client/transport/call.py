@@ -1,4 +1,4 @@
-"""Call of the user: its deadline, routing key, cancellation and trace."""
+"""The state of one call by the user: its deadline, routing key, cancellation and trace."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lumigrad.client.errors import Cancelled, DeadlineExceeded
 from lumigrad.client.transport.addresses import LARGER_TIMEOUT
 from lumigrad.client.transport.tracing import UNTRACED, Trace
 
-# Key by which a balancer between client and workers can send the calls about one scene to one worker, without reading
-# the messages. That only saves uploads: the client sends a worker what it lacks.
+# The routing key, by which a load balancer can send the calls about one scene to one worker without reading messages.
+# This only saves uploads: the client sends each worker the scenes that it lacks.
 AFFINITY_METADATA = "lumigrad-scene-id"
 
 
@@ -50,11 +50,11 @@ class Cancellation:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled; waits for nothing."""
+        """Whether `cancel` was called; does not wait."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits at most so many seconds; returns whether it was cancelled."""
+        """Waits for `cancel` for at most this many seconds; returns whether it was called."""
         return self._event.wait(seconds)
 
 
@@ -67,7 +67,7 @@ class Cancellable:
     _cancellation: Cancellation | None = None
 
     def _cancelled_by(self: C, cancellation: Cancellation | None) -> C:
-        """Returns a copy whose calls `cancellation` ends; None: they cannot be cancelled."""
+        """Returns a copy whose calls `cancellation` can cancel; None: they cannot be cancelled."""
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__, _cancellation=cancellation)
         return bound
@@ -79,9 +79,9 @@ class Call:
     Attributes:
         timeout_s: time-out of the whole call, seconds.
         affinity: the routing key of its RPCs; empty: any worker may answer them.
-        cancellation: cancels it from another thread; None: it cannot be cancelled.
+        cancellation: cancels the call from another thread; None: it cannot be cancelled.
         trace: its trace span.
-        end: when its time-out is over, as time.monotonic().
+        end: when its time-out expires, as time.monotonic().
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Call:
         """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
-        # Copying by hand takes a tenth of the time of copy.copy.
+        # This takes a tenth of the time of copy.copy.
         routed = object.__new__(Call)
         vars(routed).update(vars(self), affinity=affinity)
         return routed
@@ -151,5 +151,5 @@ class Call:
 
 
 def cancelled_here() -> Cancelled:
-    """The exception of a call that was cancelled in this process."""
+    """Returns the exception for a call that was cancelled in this process."""
     return Cancelled("this program cancelled the call")

@@ -1,4 +1,4 @@
-"""A gRPC channel to a worker: its credentials and options, and what all channels of a client share."""
+"""Opens gRPC channels to workers: their credentials and options, and the settings that a client's channels share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     # or if the worker does not acknowledge it within this time.
     ("grpc.http2.ping_timeout_ms", 10_000),
-    # Short, so that calls that are retried find a worker that was restarted.
+    # Short, so that retried calls soon find a restarted worker.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -51,7 +51,7 @@ _KEY = "lumigrad-priority"
 
 
 def priority_metadata(priority: Priority | None) -> tuple[tuple[str, str], ...]:
-    """The metadata of a priority; None adds none, which means "normal"."""
+    """Returns the metadata of a priority; None adds none, which means "normal"."""
     if priority is None:
         return ()
     one_of("priority", priority, get_args(Priority), suffix=", or None")
@@ -79,9 +79,9 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
     """Returns the credentials of an encrypted channel; None for plain text.
 
     Args:
-        tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
-            PEM file.
-        certificate: PEM files of the client's certificate and its chain, and of its key; for workers that require it.
+        tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with the authorities
+            in this PEM file.
+        certificate: PEM files of the client's certificate chain and of its key, for workers that require them.
     """
     if tls is False:
         if certificate is not None:
@@ -104,9 +104,9 @@ class Access:
         timeout_s: default time-out of a call, seconds.
         retry_s: how long a connection repeats a call while no worker answers, seconds.
         metadata: sent with each call.
-        credentials: of encrypted channels; None: plain text.
-        lane: how large payloads travel.
-        keepalive_s: a connection without traffic is probed after so many seconds.
+        credentials: credentials of encrypted channels; None: plain text.
+        lane: the transport of large payloads.
+        keepalive_s: how long a connection may be without traffic before it is probed, seconds.
     """
 
     timeout_s: float
@@ -126,7 +126,7 @@ class Access:
         priority: Priority | None,
         lane: LaneMode,
     ) -> Access:
-        """Checks the arguments of `Client`."""
+        """Checks the arguments of `Client` and returns its access settings."""
         timeout_s, retry_s = seconds("timeout_s", timeout_s, 0.001), seconds("retry_s", retry_s, 0.0)
         token = resolve_token(token)
         authorization = (("authorization", f"Bearer {token}"),) if token else ()
@@ -137,7 +137,7 @@ class Access:
 def open_channel(
     address: Address, credentials: grpc.ChannelCredentials | None, keepalive_s: float = 30.0
 ) -> grpc.Channel:
-    """Returns a channel that connects at its first use; without `credentials` it is plain text.
+    """Returns a channel that connects on first use; without `credentials` it is plain text.
 
     A connection without received data for `keepalive_s` is probed while calls wait for it.
     """

@@ -49,7 +49,7 @@ Build = Callable[[PayloadWriter], Message]
 
 # The largest payload of a reply; a header that announces more is invalid.
 REPLY_LIMIT_BYTES = 1 << 36
-# Memory of replies that is kept for the next ones. The C library itself keeps smaller blocks.
+# Sizes of reply buffers that are kept for reuse. The C library itself keeps smaller blocks.
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
 
@@ -67,7 +67,7 @@ _LEFT: list[Connection] = []
 _Metadata = tuple[tuple[str, str], ...]
 
 _MESSAGE_BYTES = (MESSAGE_BYTES, str(LARGEST_MESSAGE_BYTES))
-# Replies of at most this payload are asked for as one message; the rest is for their headers.
+# Replies with at most this payload are requested as one message; the remaining bytes are for the header.
 _MOST_SINGLE_BYTES = LARGEST_MESSAGE_BYTES - (64 << 10)
 
 
@@ -75,7 +75,7 @@ _MOST_SINGLE_BYTES = LARGEST_MESSAGE_BYTES - (64 << 10)
 class Reply(Generic[M]):
     """A complete streamed reply; `reader` returns views of its tensors, whose memory the reply owns.
 
-    `timings` are empty where the service reports none.
+    `timings` are empty if the service reports none.
     """
 
     header: M
@@ -84,10 +84,10 @@ class Reply(Generic[M]):
 
 
 class Connection:
-    """One channel, and the `lanes` of payloads beside it. Safe to use from several threads.
+    """One channel and its shared-memory `lanes` for payloads. Safe to use from several threads.
 
-    Every RPC here is safe to repeat: results depend on the request alone, and each Update has an id, by which the
-    worker applies it only once.
+    Every RPC here is safe to repeat: results depend only on the request, and each Update has an id, so that the worker
+    applies it only once.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -111,10 +111,10 @@ class Connection:
         self._closed = True
         if not self._is_parents:
             self.lanes.close()
-            # gRPC waits for ever for a call whose start a signal's exception has interrupted, and for a lock of its own
-            # that such an exception has left locked.
+            # gRPC waits forever if the exception of a signal handler has interrupted the start of a call, or has left a
+            # lock of gRPC's locked.
             closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
-            # The interpreter has no more threads at its end, and the channel ends with the process.
+            # At exit the interpreter starts no threads; the channel then ends with the process.
             with suppress(RuntimeError):
                 closing.start()
                 closing.join(_CLOSE_S)
@@ -130,14 +130,14 @@ class Connection:
             return self._reply(method, request, self._left_s(call), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
-        """Sends one message; errors are ignored."""
+        """Sends one message, ignoring errors."""
         routing = ((AFFINITY_METADATA, affinity),) if affinity else ()
         # gRPC raises a ValueError if the channel is closed.
         with suppress(grpc.RpcError, ValueError):
             method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
     def open_stream(self, method: Any, requests: Iterator[Any], call: Call) -> Any:
-        """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
+        """Opens a bidirectional RPC, which lasts until it breaks or is cancelled; returns gRPC's call."""
         self.check(call)
         return method(requests, metadata=self._metadata + call.metadata)
 
@@ -185,7 +185,7 @@ class Connection:
             raise LumigradError(_FORKED)
 
     def check(self, call: Call) -> None:
-        """Raises if no RPC may begin: the connection is closed, or the call is over."""
+        """Raises if no RPC may begin: the connection is closed, or the call was cancelled."""
         if call.cancellation is not None:
             call.check()
         if self._is_parents or self._closed:
@@ -193,7 +193,7 @@ class Connection:
             raise LumigradError("this client is closed; make a new one")
 
     def exception_of(self, error: BaseException | None, call: Call) -> BaseException | None:
-        """The exception of the client for an error of gRPC or of the contract; any other error stays what it is."""
+        """Returns the client's exception for an error of gRPC or of the protocol; returns other errors unchanged."""
         if isinstance(error, grpc.RpcError):
             # The call may have failed because it was cancelled or the client was closed.
             call.check()
@@ -205,7 +205,7 @@ class Connection:
         return error
 
     def _left_s(self, call: Call) -> float:
-        """The seconds left of a call; raises DeadlineExceeded, which names the worker, if there are none."""
+        """Returns the seconds left of a call; raises DeadlineExceeded, which names the worker, if none are left."""
         left = call.end - time.monotonic()
         if left <= 0:
             raise no_answer(self.target, call.timeout_s)
@@ -214,7 +214,7 @@ class Connection:
     def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata) -> Any:
         """Calls a method that returns a single reply."""
         if call.cancellation is None:
-            # The blocking call needs no other thread.
+            # A blocking call needs no second thread.
             return method(request, timeout=timeout_s, metadata=metadata)
         rpc = method.future(request, timeout=timeout_s, metadata=metadata)
         try:
@@ -224,7 +224,7 @@ class Connection:
             raise cancelled_here() from None
 
     def _sent(self, method: Any, header: Any, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
-        """Returns the method to call, its request and its metadata."""
+        """Returns the method to call and its request and metadata; a short request becomes a single message."""
         payload = trip.payload
         if call.trace is not UNTRACED:
             call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
@@ -242,13 +242,13 @@ class Connection:
                 frames = iter(rpc)
                 return self.collected(next(frames, None), frames, began, trip, call)
         finally:
-            # Ends the call on the worker too, unless it has ended.
+            # Also ends the call on the worker, unless it has already ended.
             rpc.cancel()
 
     def collected(
         self, first: Frame[Any] | None, rest: Iterator[Frame[Any]] | None, began: float, trip: StreamTrip, call: Call
     ) -> Reply[Any]:
-        """Reads a reply, of which `first` is all without a `rest`, into a buffer of the length in its header."""
+        """Reads a reply into a buffer of the length in its header; if `rest` is None, `first` is the whole reply."""
         if first is None or first.message is None:
             raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
         header = first.message
@@ -262,7 +262,7 @@ class Connection:
         if call.trace is not UNTRACED:
             call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
         self.lanes.note(max(header.payload_bytes, trip.payload.length))
-        # The last message has the timings.
+        # The timings are in the last message.
         timings = getattr(later[-1] if later else header, "timings", None)
         return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))
 
@@ -275,13 +275,14 @@ class Connection:
 
 
 class _Rpc:
-    """The attempts of one RPC, each a `with` block that yields the trip of the payload and raises the client's errors.
+    """The attempts of one RPC, each a `with` block that yields the payload's trip and raises the client's exceptions.
 
-    The first attempt may use the lane; if the worker has lost that, there is a second one, which does not.
+    The first attempt may use the lane; if the worker has lost the lane, a second attempt uses the stream. An attempt
+    is also repeated if the worker refuses to send the reply as one message.
     """
 
     def __init__(self, connection: Connection, call: Call, *, by_stream: bool = False) -> None:
-        """Raises if no RPC may begin; with `by_stream` the first attempt uses no lane either."""
+        """Raises if no RPC may begin; with `by_stream` not even the first attempt uses a lane."""
         connection.check(call)
         self._connection = connection
         self._call = call

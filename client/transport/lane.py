@@ -1,4 +1,4 @@
-"""A lane of shared memory: regions of a worker on this machine that are mapped here, and their leases."""
+"""A lane of shared memory: memory regions of a worker on this machine, mapped into this process, and their leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.protos.lane_tensors import LeasedRegion
 from lumigrad.protos.lanes import PACKET_BYTES, SINGLE_REPLIES, Packet, ToCaller, ToWorker, lane_metadata
 
-# A worker that does not answer for so long is considered hung.
+# A worker that does not answer for this long is considered hung.
 PATIENCE_S = 2.0
 
 
@@ -31,9 +31,9 @@ class LaneFailed(Exception):
 
 
 class Lane:
-    """One lane. Safe to use from several threads; `release` also from finalizers.
+    """One lane. Safe to use from several threads; `release` is also safe in finalizers.
 
-    It ends when it is retired and has no leases left: the worker then takes the memory back, and arrays on it would
+    A lane ends when it is retired and has no leases left. The worker then reclaims the memory, and arrays on it would
     read as zeros.
     """
 
@@ -50,7 +50,7 @@ class Lane:
         self._held: set[int] = set()
         self._unsent: deque[bytes] = deque()
         self._is_open = self._is_retired = self._is_dead = False
-        # Whether calls by the lane may ask for a single reply.
+        # Whether calls that use the lane may request the reply as one message.
         self.has_single_replies = False
         weakref.finalize(self, link.close).atexit = False
         forks.follow(self)
@@ -87,7 +87,7 @@ class Lane:
         return number
 
     def metadata(self, lease: int) -> tuple[str, str]:
-        """The metadata of a call whose reply belongs to that lease."""
+        """Returns the metadata of a call whose reply belongs to the lease."""
         return lane_metadata(self._token, lease)
 
     def let_go(self, lease: int) -> None:
@@ -98,19 +98,19 @@ class Lane:
 
     def release(self, lease: int) -> None:
         """Returns all regions of a lease. Takes no lock and does not wait."""
-        # The lease belongs to the parent in a forked child.
+        # In a forked child, the lease belongs to the parent.
         if lease in self._held:
             self._send(Packet(ToWorker.RELEASE, lease).pack())
             self.let_go(lease)
 
     def lease_region(self, lease: int, nbytes: int, patience_s: float) -> LeasedRegion | None:
-        """Leases memory for writing; None if the worker has none left.
+        """Leases memory for writing; returns None if the worker has none left.
 
         Raises:
             LaneFailed: the worker does not answer.
         """
         with self._lock:
-            # No thread waits again for a worker that has kept another waiting.
+            # The worker has already kept one thread waiting too long; no other thread waits for it.
             if self._is_retired:
                 raise LaneFailed("it has ended")
             self._send(Packet(ToWorker.LEASE, lease, nbytes).pack())
@@ -140,7 +140,8 @@ class Lane:
     def _await(self, happened: Callable[[], bool], patience_s: float) -> None:
         """Reads packets until the awaited one has arrived.
 
-        The lane ends if it does not arrive in time: a late answer would pass for that to the next request of its lease.
+        The lane ends if the packet does not arrive in time: a late answer would be taken for the answer to the lease's
+        next request.
         """
         until = time.monotonic() + min(patience_s, PATIENCE_S)
         poll = select.poll()
@@ -202,7 +203,7 @@ class Lane:
         self._flush()
 
     def _flush(self) -> None:
-        # Another thread, or a finalizer that interrupts this, may take the last packet.
+        # Another thread, or a finalizer that interrupts this loop, may take the last packet.
         with contextlib.suppress(IndexError):
             while self._unsent:
                 packet = self._unsent.popleft()

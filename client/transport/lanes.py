@@ -1,4 +1,4 @@
-"""Shared-memory lanes of a client: opening them, and sending a call's payload through one."""
+"""Opens a client's shared-memory lanes, and sends the payloads of calls through them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lumigrad.protos.lanes import address_of, pack_hello
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import tensor_pb2
 
-# Leases of shared memory take longer than gRPC takes to copy a shorter reply.
+# For a shorter reply, gRPC's copying takes less time than leasing shared memory.
 _LEAST_REPLY_BYTES = 1 << 20
 
 
@@ -35,9 +35,9 @@ class StreamTrip:
     """One attempt of a call whose payload travels with the stream."""
 
     metadata: tuple[tuple[str, str], ...] = ()
-    # Bytes of the reply that came by a lane.
+    # Bytes of the reply that came through a lane.
     received_bytes = 0
-    # Whether any reply fits into one message, because its large tensors come by a lane.
+    # Whether the reply fits into one message whatever its size, because its large tensors come through a lane.
     has_single_reply = False
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class StreamTrip:
 
     @property
     def lane_name(self) -> str:
-        """The name of the lane and of the reply's lease; empty: there is no lane."""
+        """The name of the lane and of the reply's lease; empty without a lane."""
         return next((name for _, name in self.metadata), "")
 
     def note_reply(self, most_bytes: float) -> None:
-        """Notes, before the request is sent, how long the reply's payload can be."""
+        """Notes the maximum length of the reply's payload, before the request is sent."""
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
         """Views the tensors of the reply."""
@@ -60,7 +60,7 @@ class StreamTrip:
 
 
 class LaneTrip(StreamTrip):
-    """One attempt of a call whose large tensors travel by a lane."""
+    """One attempt of a call whose large tensors travel through a lane."""
 
     def __init__(self, lane: Lane, call: Call) -> None:
         """Begins the lease of the reply's memory."""
@@ -75,7 +75,7 @@ class LaneTrip(StreamTrip):
         self.payload = LaneWriter(self._lease_region)
 
     def note_reply(self, most_bytes: float) -> None:
-        """Leaves the lane if neither the request nor the reply gains by it."""
+        """Gives up the lane if neither the request nor the reply benefits from it."""
         if most_bytes < _LEAST_REPLY_BYTES and not self.payload.lane_bytes:
             self.metadata = ()
             self.has_single_reply = False
@@ -100,7 +100,7 @@ class LaneTrip(StreamTrip):
         return LaneReader(payload, find)
 
     def end(self, *, succeeded: bool) -> None:
-        """Releases the lease of the upload, and that of a reply that did not arrive."""
+        """Releases the upload's lease, and the reply's lease if no arrays of the reply own it."""
         if self._upload is not None:
             self._lane.release(self._upload)
         if self._reply_is_open and succeeded:
@@ -122,7 +122,7 @@ class _Hold:
 
 
 class _HeldBytes:
-    """Memory with NumPy's array interface; arrays on it keep this object alive, and so the lease."""
+    """Memory with NumPy's array interface; arrays on it keep this object, and thereby the lease, alive."""
 
     def __init__(self, memory: Array, hold: _Hold) -> None:
         self.__array_interface__ = memory.__array_interface__
@@ -143,7 +143,7 @@ def _tensors(message: Message) -> Iterator[tensor_pb2.Tensor]:
 
 @cache
 def _ways(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """The fields that are tensors or have such: to look into all of them takes as long as all else of a small reply."""
+    """Returns the fields that are or contain tensors, cached: a full search would double the time of a short reply."""
     nested = [field for field in kind.fields if field.message_type is not None]
     tensor = tensor_pb2.Tensor.DESCRIPTOR
     return tuple(field for field in nested if field.message_type == tensor or _ways(field.message_type))
@@ -156,7 +156,7 @@ _LARGEST_PAUSE_S = 60.0
 
 
 class Lanes:
-    """Opens a lane when it is first needed, and a new one after the worker was restarted."""
+    """Opens a lane on first use, and a new one after the worker was restarted."""
 
     def __init__(self, mode: LaneMode, target: str, offer: Callable[[Call, float], Any]) -> None:
         """Stores the settings, without connecting.
@@ -165,7 +165,7 @@ class Lanes:
             mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, with a warning
                 if that fails; "stream": never.
             target: the worker's address.
-            offer: asks the worker for an OpenLaneReply on behalf of a call, within so many seconds.
+            offer: requests an OpenLaneReply from the worker on behalf of a call, with a time-out in seconds.
         """
         one_of("lane", mode, get_args(LaneMode), quote='"')
         self._mode = mode
@@ -179,7 +179,7 @@ class Lanes:
         self._not_before = 0.0
 
     def kind(self, call: Call) -> str:
-        """The lane of the next large payload: "shared" or "stream"."""
+        """Returns the transport of the next large payload: "shared" or "stream"."""
         self._has_use = True
         return "stream" if self._current(call) is None else "shared"
 
@@ -189,11 +189,11 @@ class Lanes:
         return StreamTrip() if lane is None else LaneTrip(lane, call)
 
     def note(self, payload_bytes: int) -> None:
-        """Notes how many bytes travelled with a stream."""
+        """Notes how many bytes travelled with a stream; a large payload enables lanes for later calls."""
         self._has_use = self._has_use or payload_bytes >= LEAST_BYTES
 
     def close(self) -> None:
-        """Stops the use of lanes. Arrays that lie in one stay valid."""
+        """Stops the use of lanes. Arrays in a lane's memory stay valid."""
         self._may_open = False
         with self._lock:
             if self._lane is not None:
@@ -205,7 +205,7 @@ class Lanes:
         if lane is not None and lane.is_alive:
             return lane
         if not self._may_open or time.monotonic() < self._not_before or not self._lock.acquire(blocking=False):
-            # No lane may be opened now, or another thread is opening one; do not wait.
+            # No lane may be opened now, or another thread is opening one. Do not wait for it.
             return None
         try:
             if self._lane is lane:

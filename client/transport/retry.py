@@ -1,4 +1,4 @@
-"""The pauses between attempts of a call, while no worker answers or has capacity."""
+"""Retries a call, with pauses, while no worker answers or has capacity."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from types import TracebackType
 from lumigrad.client.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 
-# Apart from the one that a program seeds.
+# Independent of the global generator, which a program may seed.
 _random = random.Random()
 
-# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
+# Log records get the texts of errors, not the errors: a handler may keep records, and an error keeps its traceback's
+# frames with all their arrays.
 _log = logging.getLogger("lumigrad")
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
-# Limit of workers that are lost during one call, since the call itself may be what ends them.
+# Limit of workers that are lost during one call, since the call itself may be what crashes them.
 _MOST_LOST = 3
 # Limit of uploads of a call's missing scenes: each worker that dies meanwhile loses them again.
 MOST_REPAIRS = 3
@@ -38,23 +39,23 @@ class Backoff:
         """Starts before the first attempt.
 
         Args:
-            call: the call; attempts with a worker that is full continue until its time-out.
-            retry_s: while no worker answers, no attempt starts later than this after the first failure; 0: there are
-                no retries.
+            call: the call; while a worker is full, attempts continue until the call's time-out.
+            retry_s: while no worker answers, no attempt starts later than this after the first failure, seconds; 0: no
+                retries.
         """
         self._call = call
         self._retry_s = retry_s
         self._give_up = math.inf
         self._delay = _FIRST_DELAY_S
         self._lost = 0
-        # The last refusal for want of room, and when the pause after it was over.
+        # The last refusal by a full worker, and when the pause after it ended.
         self._refusal: ResourceExhausted | None = None
         self._tried_again = 0.0
 
     def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next attempt; raises `error`, which ended the last one, if there is no further attempt.
+        """Waits until the next attempt; raises `error`, which ended the last attempt, if there is no next one.
 
-        Does not wait if the next attempt goes to a worker that has not failed yet (`has_others`).
+        Does not wait if another worker has not failed yet (`has_others`), since the next attempt goes to that worker.
         """
         if isinstance(error, ResourceExhausted):
             self._wait_for_room(error)
@@ -71,19 +72,19 @@ class Backoff:
             self._call.remaining_s()
             _log.info("a call goes to another worker: %s", str(error))
             return
-        # The attempt itself may have taken long before its worker was lost; only the search for another one counts.
+        # The failed attempt may have taken long before its worker was lost; only the search for a worker counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
-        # The pause is random, so that clients that lost the same worker do not all call again at the same moment.
+        # The pause is random so that clients that lost the same worker do not all retry at the same moment.
         self._pause(self._delay * _random.uniform(0.5, 1.0), error)
 
     def _wait_for_room(self, error: ResourceExhausted) -> None:
         # A client without retries does not wait for a worker's queue either.
         if error.retry_after_s is None or not self._retry_s:
             raise error
-        # A worker answers, so the time limit of the search for one is lifted.
+        # A worker answers, so the search for one is over and so is its time limit.
         self._give_up = math.inf
-        # The pause is random, so that clients that were refused together do not return together, and it grows, because
-        # each attempt may carry its scene.
+        # The pause is random so that clients that were refused together do not return together. It grows because each
+        # attempt may upload its scene.
         self._pause(max(error.retry_after_s, self._delay) * _random.uniform(1.0, 1.5), error)
         self._refusal, self._tried_again = error, time.monotonic()
 
@@ -94,7 +95,7 @@ class Backoff:
 
     def _pause(self, seconds: float, error: Exception) -> None:
         if time.monotonic() + seconds >= min(self._give_up, self._call.end):
-            # Also where the time-out is over already: what kept the call from ending says more than that it was late.
+            # Raised even if the time-out has expired: the cause of the delay says more than DeadlineExceeded.
             raise error
         self._call.trace.note_retry(seconds)
         _log.info("a call is repeated in %.2f s: %s", seconds, str(error))
@@ -110,11 +111,11 @@ class Attempts:
             with attempts:
                 return …
 
-    A temporary error ends the attempt and not the loop: the block pauses and does not raise it. What is done in the
-    block must be safe to repeat.
+    A temporary error ends the attempt but not the loop: the block pauses instead of raising it. The code in the block
+    must be safe to repeat.
 
     Attributes:
-        number: how many attempts have begun.
+        number: the number of attempts so far.
     """
 
     def __init__(self, call: Call, retry_s: float, *, waits_for_room_only: bool = False) -> None:

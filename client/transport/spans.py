@@ -1,4 +1,4 @@
-"""The OpenTelemetry span of one call of the client. Imported only where a program has set tracing up."""
+"""The OpenTelemetry span of one call of the client. Imported only if the program has set up tracing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _tracer = trace.get_tracer("lumigrad.client", version("lumigrad"))
 
 
 class Span(Trace):
-    """A span below the program's own, from its construction to `end`."""
+    """A child of the program's current span, from its construction to `end`."""
 
     def __init__(self, method: str, facts: Callable[[], Mapping[str, str | int]] | None) -> None:
-        """Begins the span of a call to `method`; `facts` returns its attributes, which are named "lumigrad.…" there."""
+        """Begins the span of a call to `method`; `facts` returns its attributes, which get the prefix "lumigrad."."""
         self._scope = _tracer.start_as_current_span(
             method,
             kind=trace.SpanKind.CLIENT,
@@ -61,7 +61,7 @@ class Span(Trace):
         self._event("repair", {"lost": lost})
 
     def end(self, error: BaseException | None) -> None:
-        """Ends the span; of an error it records the kind only, because its text may quote the caller's data."""
+        """Ends the span; records only the kind of an error, because its text may quote the caller's data."""
         numbers = {
             "lumigrad.calls": self._calls,
             "lumigrad.retries": self._retries,
@@ -82,6 +82,6 @@ class Span(Trace):
 
 
 def _code(error: BaseException) -> str:
-    """The status code of a failed RPC; empty if the error did not come from an RPC."""
+    """Returns the status code of a failed RPC; empty if the error did not come from an RPC."""
     cause = error.__cause__
     return str(cause.code().name) if isinstance(cause, grpc.RpcError) and isinstance(cause, grpc.Call) else ""

@@ -42,7 +42,7 @@ from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
 
 _OTHER_NAME = "its certificate is for another name; connect by a name that the certificate covers"
-# Parts of the messages of TLS and gRPC for a failed handshake, and their usual cause.
+# Substrings of TLS and gRPC messages about failed handshakes, and their usual causes.
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": f"it seems to serve plain text; {PLAIN_TEXT}, or start it with --tls-cert and --tls-key",
     "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
@@ -50,19 +50,18 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": _OTHER_NAME,
     "Peer name": _OTHER_NAME,
 }
-# Messages if the server accepts a connection and then rejects its first bytes.
+# Substrings of messages for a server that accepts a connection and then rejects its first bytes.
 _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
 # The time-out for connecting to a port of this machine.
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
-# Metadata that workers send with the status of every call, and ahead of replies that take long.
+# Metadata that workers send with the status of every call, and in advance of slow replies.
 _REQUEST_ID = "x-request-id"
-# Messages of gRPC, and of Envoy, for a call whose connection broke, and of gRPC for one that found no connection.
+# Substrings of messages of gRPC and Envoy for a broken connection, and of gRPC for one that could not be made.
 _BROKEN = ("Stream removed", "Socket closed", "onnection reset", "Broken pipe", "connection termination")
 _UNCONNECTED = "failed to connect"
 
-# Paths in requests that are not those of the caller's arguments, and what takes their place. In distance queries
-# `spec.spheres` is a tensor.
+# Rewrites paths in requests to names of the caller's arguments. In distance queries, `spec.spheres` is a tensor.
 _TO_ARGUMENTS = (
     (re.compile(r"^items\[\d+\]\."), ""),
     (re.compile(r"^(?:\w+\.)*(?:scene\.(?:spheres|gaussians|mesh|target)|tensors)\."), ""),
@@ -78,14 +77,14 @@ _Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> LumigradError:
-    """The exception to raise for a failed call to `target`, which had `timeout_s`; the error is a grpc.Call too."""
+    """Returns the exception for a failed call to `target` with time-out `timeout_s`; `error` is also a grpc.Call."""
     call: Any = error
     text = call.details() or "no further details"
     if _was_lost(call):
         text = f"the worker at {target} was lost during the call ({text}); its log may show the reason"
         return Unavailable(text, was_begun=True)
     if call.code() is grpc.StatusCode.CANCELLED:
-        # Metadata shows that a worker began the call and ended it itself; without it, a proxy ended the call.
+        # With metadata, the worker began the call and ended it itself; without, a proxy ended the call.
         is_answered = any(key == _REQUEST_ID for key, _ in call.trailing_metadata() or ())
         is_foreign = not is_answered and not call.initial_metadata()
         return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=is_foreign)
@@ -94,12 +93,12 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
 
 
 def no_answer(target: str, timeout_s: float) -> LumigradError:
-    """The exception to raise for a call to `target` whose time-out is over."""
+    """Returns the exception for a call to `target` whose time-out has expired."""
     return _translated(grpc.StatusCode.DEADLINE_EXCEEDED, "", (), target, timeout_s)
 
 
 def exception_of_item(status: status_pb2.Status, target: str, timeout_s: float) -> LumigradError:
-    """The exception for the status of one item of a call; arguments are named without the item's index."""
+    """Returns the exception for the status of one item of a call; arguments are named without the item's index."""
     number = status.code
     code = next((code for code in grpc.StatusCode if code.value[0] == number), grpc.StatusCode.UNKNOWN)
     return _translated(code, status.message, (details.trailer(status),), target, timeout_s)
@@ -128,9 +127,10 @@ def _was_lost(call: Any) -> bool:
 
 
 def _was_begun(call: Any) -> bool:
-    """Whether a worker began the call and did not end it itself: a worker that refuses a call sends RetryInfo.
+    """Whether a worker may have begun the call and did not end it itself; a worker that refuses a call sends RetryInfo.
 
-    Initial metadata comes with the reply or, if that takes long, before it. A call lost earlier may have begun.
+    Initial metadata comes with the reply or, if that is slow, before it. A call whose connection broke earlier may have
+    begun too.
     """
     if details.find(call.trailing_metadata(), error_details_pb2.RetryInfo) is not None:
         return False
@@ -150,7 +150,7 @@ def _invalid_argument(text: str, metadata: _Metadata, target: str) -> LumigradEr
 
 
 def _argument_of(field: str) -> str:
-    """The argument that a path in a request was filled from: "gamma" for "spec.spheres.gamma"."""
+    """Returns the argument that a path in a request was filled from: "gamma" for "spec.spheres.gamma"."""
     for path, replacement in _TO_ARGUMENTS:
         field = path.sub(replacement, field)
     return field
@@ -179,7 +179,7 @@ def _unavailable(text: str, metadata: _Metadata, target: str) -> LumigradError:
 
 
 def _is_masked(text: str, target: str) -> bool:
-    """Whether another address of the name accepts connections; gRPC's error names one that does not."""
+    """Whether another address of localhost accepts connections, although gRPC's error names one that refused."""
     host, port = split_target(target)
     if host != "localhost" or port is None or "refused" not in text:
         return False
@@ -197,7 +197,7 @@ _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str], LumigradErr
     grpc.StatusCode.UNAVAILABLE: _unavailable,
 }
 
-# Exceptions and their texts: by the detail of a status, whose fields become their attributes, or else by its code.
+# Exceptions and their texts: by the status detail, whose fields become attributes, or else by the status code.
 _REPORTED = "the worker at {target} reports: {text}"
 _REFUSED = Unauthenticated, "the worker at {target} refused the caller: {text}; " + TOKEN.python
 _DETAILS: dict[type, tuple[type[LumigradError], str]] = {

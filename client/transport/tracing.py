@@ -12,7 +12,7 @@ Facts = Mapping[str, str | int]
 class Trace:
     """Records events of a call. This base class, for programs without tracing, records nothing.
 
-    `metadata` carries the span that the call belongs to, for the worker.
+    `metadata` tells the worker which span the call belongs to.
     """
 
     metadata: tuple[tuple[str, str], ...] = ()
@@ -37,7 +37,7 @@ UNTRACED = Trace()
 
 
 def begin(method: str, facts: Callable[[], Facts] | None = None) -> Trace:
-    """Begins the trace of a call, named by the method that it mainly calls, e.g. "lumigrad.v1.RenderService/Render".
+    """Begins the trace of a call, named after the method that it mainly calls, e.g. "lumigrad.v1.RenderService/Render".
 
     `facts` returns attributes of the span, and is called only if a span is recorded.
     """

@@ -29,15 +29,16 @@ from lumigrad.client.workers.scene_store import is_repairable
 from lumigrad.client.workers.worker import Context, Kept, Worker
 from lumigrad.v1 import scene_pb2
 
-# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
+# Log records get the texts of errors, not the errors: a handler may keep records, and an error keeps its traceback's
+# frames with all their arrays.
 _log = logging.getLogger("lumigrad")
-# Limits how far the scene spreads when many clients find its worker full.
+# Limits to how many other workers a scene spreads when many clients find its worker full.
 _MOST_SPILLS = 2
 
 
 @dataclass(frozen=True)
 class InlineWorld:
-    """A world that is sent with a call, and the worker's references to its meshes."""
+    """A world that is sent with a call, and references to its meshes on the worker."""
 
     world: World
     meshes: References
@@ -80,18 +81,19 @@ class RoutedAttempts:
         call: the routed call, for the RPCs of the attempts.
         kept: the forward state that this attempt uses; None: the worker has to compute it.
         source: this worker's reference to the scene; None: the call does not use a stored scene.
-        reference: the same, if the scene is no world that is sent with the call.
+        reference: `source`, or None if the world is sent with the call.
     """
 
     kept: Kept | None = None
     source: Source | None = None
     reference: scene_pb2.SceneRef | None = None
     _worker: Worker | None = None
-    # State of this worker: whether the next attempt uses it again, whether it lost the scene, and its repairs.
+    # State of the current worker: whether the next attempt uses it again, whether it lost the scene, and the number of
+    # repairs.
     _stays = False
     _is_lost = False
     _repairs = 0
-    # The stored scene, and its handle on this worker at the last attempt.
+    # The stored scene, and its handle on the current worker at the last attempt.
     _handle: SceneHandle | None = None
     _named: SceneHandle | None = None
     # State of this round. When all workers have been tried, another round begins after a pause.
@@ -112,8 +114,8 @@ class RoutedAttempts:
     ) -> None:
         """Prepares the attempts of a call about `subject`. `route` orders the workers; None: the subject's own route.
 
-        The forward state of `context` is used for as long as its worker has it; with `to_release` the worker drops it
-        after the call. With `any_version` a copy is also stored again if the scene was updated meanwhile.
+        The forward state of `context` is used as long as its worker has it; with `to_release` the worker drops it after
+        the call. With `any_version` the client's copy is also stored again if the scene was updated meanwhile.
         """
         self._route = route = route or pool.route(subject)
         self.kept = None if context is None else context.take(to_release=to_release)
@@ -123,7 +125,7 @@ class RoutedAttempts:
         self._unrouted = call
         self._context = context
         self._to_release = to_release
-        # A mesh is stored as the client has it, even if the stored one was updated.
+        # The client's copy of a mesh is stored even if the stored mesh was updated.
         self._any_version = any_version or isinstance(subject, Mesh)
         self._asked: set[Worker] = set()
         self._failures: dict[str, Unavailable] = {}
@@ -133,7 +135,7 @@ class RoutedAttempts:
             try:
                 worker = self._next()
             except Unavailable as error:
-                # The list of workers is unavailable.
+                # The look-up of workers failed.
                 self._backoff.after(error)
                 continue
             worker.under_way += 1
@@ -210,7 +212,7 @@ class RoutedAttempts:
         return scene_pb2.SceneRef(scene_id=self._named.scene_id, version=self._named.version)
 
     def _handle_error(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
-        """Prepares another attempt, which may start at once; returns False if there is none and `error` stands.
+        """Prepares another attempt, perhaps after a pause; returns False if there is none and `error` is final.
 
         Raises:
             LumigradError: there is no other attempt, and this error replaces `error`.
@@ -224,14 +226,14 @@ class RoutedAttempts:
         if is_begun and isinstance(error, SceneNotFound | VersionMismatch) and self._plan_repair(error):
             return True
         if isinstance(error, SceneNotFound):
-            # The client has no copy to store: the scene may be on another worker, or on one that did not answer.
+            # The client has no copy to store, but the scene may be on another worker, or on one that did not answer.
             return self._has_others() or (self._missed is not None and self._wait_or_raise(self._missed))
         if isinstance(error, ResourceExhausted):
             return self._handle_full(error)
         return isinstance(error, Unavailable | Cancelled) and self._handle_unavailable(worker, error)
 
     def _handle_unavailable(self, worker: Worker, error: Unavailable | Cancelled) -> bool:
-        """Prepares another attempt after a worker did not answer, with another worker or after a pause."""
+        """Prepares another attempt after a worker did not answer: with another worker, or after a pause."""
         self._missed = error
         if isinstance(error, Unavailable):
             worker.health.note_unavailable()
@@ -241,7 +243,7 @@ class RoutedAttempts:
     def _handle_state_error(self, worker: Worker, kept: Kept, error: BaseException) -> bool:
         """Prepares another attempt of a call that uses a forward state; returns False if there is none.
 
-        If the state is lost, or its worker does not answer and there are others, the next attempt computes it again.
+        If the state is lost, or its worker cannot serve the call and there are others, the next attempt recomputes it.
         """
         assert self._context is not None
         if isinstance(error, Unavailable):
@@ -263,7 +265,7 @@ class RoutedAttempts:
         return True
 
     def _plan_repair(self, error: SceneNotFound | VersionMismatch) -> bool:
-        """Has the next attempt store the scene again; returns False if the client cannot repair the error."""
+        """Makes the next attempt store the scene again; returns False if the client cannot repair the error."""
         if self._repairs == MOST_REPAIRS:
             return False
         if isinstance(self.source, InlineWorld):
@@ -278,7 +280,7 @@ class RoutedAttempts:
         return True
 
     def _handle_full(self, error: ResourceExhausted) -> bool:
-        """Prepares another attempt after a worker was full, with another worker or after a pause."""
+        """Prepares another attempt after a worker was full: with another worker, or after a pause."""
         self._busy = self._busy or error
         may_spill = self._route.is_movable and self._spills < _MOST_SPILLS and self._has_others()
         if error.retry_after_s is not None and may_spill:
@@ -295,7 +297,7 @@ class RoutedAttempts:
         """Waits for the next attempt and returns True; raises if no time is left for one.
 
         Raises:
-            Unavailable: no worker answered for `retry_s` and the time of the last attempt; the text lists them all.
+            Unavailable: no worker answered for `retry_s`; the text lists every worker's error.
         """
         try:
             self._backoff.after(error, self._has_others)

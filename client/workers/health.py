@@ -1,4 +1,4 @@
-"""Watches the health that a worker reports, for as long as the client uses the worker."""
+"""Watches a worker's reported health for as long as the client uses the worker."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 import grpc
 
-# Apart from the one that a program seeds.
+# Independent of the global generator, which a program may seed.
 _random = random.Random()
 
 _WATCH, _CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
-# The request for the whole worker, and the reply SERVING. Each has one field, so no generated messages are needed.
+# The serialized request for the whole worker and the reply SERVING, so simple that no generated messages are needed.
 _WHOLE = b""
 _SERVING = b"\x08\x01"
-# The pause between two watches; it grows after refusals, since a worker limits the number of watches.
+# The pause between watches grows after refusals, since a worker limits the number of watches.
 _PAUSE_S = 0.1
 _LARGEST_PAUSE_S = 30.0
-# The time-out of a health check of a worker that did not answer a call; the check needs no thread or device there.
+# The time-out of a health check after a call timed out; a check needs no thread or device of the worker.
 _CHECK_S = 2.0
 
 
 class Standing(IntEnum):
-    """The preference for a worker; lower values come first."""
+    """The preference rank of a worker; lower values are preferred."""
 
     # No problem is known.
     READY = 0
@@ -35,7 +35,7 @@ class Standing(IntEnum):
 
 
 class Health:
-    """The standing of one worker. READY until a health report or a failed call changes it."""
+    """Tracks the standing of one worker: READY until a health report or a failed call changes it."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         """Prepares the RPCs; `start` begins to watch."""
@@ -56,12 +56,12 @@ class Health:
                 self._thread.start()
 
     def note_unavailable(self) -> None:
-        """Records that a call found no worker: earlier reports do not count until the worker reports again."""
+        """Records that a call could not reach the worker: it counts as GONE until it reports its health again."""
         self.standing = Standing.GONE
         self._watch_anew()
 
     def note_timeout(self) -> None:
-        """Records that a call timed out: checks whether the worker still answers, since the call may just be long."""
+        """Records that a call timed out, and checks whether the worker still answers: the call may just be slow."""
         self._is_check_due = True
         self._watch_anew()
 
@@ -94,7 +94,6 @@ class Health:
                 if self._is_check_due:
                     self._verify()
                 with self._lock:
-                    # Waits for a connection without a time limit.
                     self._is_watch_stale = False
                     self._call = self._watch(_WHOLE, wait_for_ready=True)
                 for status in self._call:
@@ -105,7 +104,7 @@ class Health:
                 if code is grpc.StatusCode.UNAVAILABLE:
                     self.standing = Standing.GONE
                 elif not self._is_watch_stale:
-                    # The worker has too many watches, or no health service: calls show whether it answers.
+                    # The worker has too many watches, or no health service; calls will show whether it answers.
                     self.standing = Standing.READY
                     pause = min(2 * pause, _LARGEST_PAUSE_S)
             except ValueError:

@@ -34,18 +34,18 @@ class WorkerInfo:
         device_name: e.g. "NVIDIA H200".
         instruction_set: instructions of the CPU kernels in use: "avx512", "avx2" or "portable".
         cuda_built: whether its kernels were built with CUDA.
-        engines: "spheres" and "gaussians", which it renders, "meshes", whose distances it computes.
-        limits: the most that it accepts in one call.
-        scenes: stored scenes.
-        contexts: forward states kept for backward.
-        queue_depth: calls that wait.
-        uptime_seconds: since it started.
-        threads: CPU threads of the kernels.
-        device_memory_bytes: in all.
-        device_memory_free_bytes: free now.
-        metrics_port: port of the HTTP server with Prometheus metrics at the same host; 0: unknown.
-        metrics_tls: whether that is HTTPS.
-        target_image_bytes: the most that the target images of one training may take together; 0: unknown.
+        engines: any of "spheres" and "gaussians", which it renders, and "meshes", for distances.
+        limits: its limits for one call.
+        scenes: number of stored scenes.
+        contexts: number of forward states kept for backward.
+        queue_depth: number of waiting calls.
+        uptime_seconds: time since it started.
+        threads: number of CPU threads of the kernels.
+        device_memory_bytes: total memory of the device.
+        device_memory_free_bytes: free memory of the device.
+        metrics_port: port of the HTTP server with Prometheus metrics on the same host; 0: unknown.
+        metrics_tls: whether the metrics are served over HTTPS.
+        target_image_bytes: limit for all target images of one training together; 0: unknown.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""The workers of a client: one address or many, and which of them answers a call."""
+"""The workers of a client, at one address or many, and the choice of the worker for each call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lumigrad.client.workers.worker import Worker
 
 _log = logging.getLogger("lumigrad")
 _NAME_BYTES = 8
-# The longest and the shortest pause between two look-ups of addresses that may change.
+# The longest and the shortest pause between look-ups of addresses that may change.
 _LOOK_S = 5.0
 _SOON_S = 0.5
 _KEEPALIVE_S = 10.0
@@ -40,8 +40,8 @@ _KEEPALIVE_S = 10.0
 class Pool(Staying):
     """The workers of a client, one or many. Safe to use from several threads.
 
-    Each call goes to the worker of its scene, and to the next one if that one is unavailable. The health of a lone
-    worker is not watched between calls, so that a client without calls in progress survives a fork.
+    Each call goes to the worker of its scene, or to the next in the scene's order if that worker is unavailable. The
+    health of a lone worker is not watched, so a client without calls in progress survives a fork.
     """
 
     def __init__(self, targets: Targets, access: Access) -> None:
@@ -49,12 +49,12 @@ class Pool(Staying):
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # A dead connection is detected sooner if there are several workers, because another one can answer.
+        # With several workers, dead connections are detected sooner, because another worker can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
-        # Workers that were removed, but may still have forward states or trainings of this client.
+        # Removed workers, which may still have forward states or trainings of this client.
         self._retired: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._look_soon = threading.Event()
         self._is_closed = False
@@ -75,9 +75,9 @@ class Pool(Staying):
         facts: Callable[[], Facts] | None = None,
         cancellation: Cancellation | None = None,
     ) -> Call:
-        """Begins a call of the user, for a `with` block; `timeout_s` applies to the whole block, None: the client's.
+        """Begins a call of the user, for a `with` block; `timeout_s` applies to the whole block (None: the client's).
 
-        Its trace span is named by the `method` that it mainly calls and has the attributes that `facts` returns.
+        The call's trace span is named after the `method` that it mainly calls, and `facts` returns its attributes.
         """
         timeout_s = self._access.timeout_s if timeout_s is None else self.timeout_of(timeout_s)
         return Call(timeout_s, cancellation=cancellation, trace=tracing.begin(method, facts))
@@ -87,18 +87,18 @@ class Pool(Staying):
         return self._access.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
 
     def key(self, scene: Scene) -> str:
-        """Returns the key that chooses a scene's worker, the hash of its content; empty for a lone worker."""
+        """Returns the routing key of a scene, the hash of its content; empty for a lone worker."""
         return "" if self._targets.is_lone else self._keys.of(scene)
 
     def route(self, subject: Subject) -> Route:
-        """Returns the route of a call. A lone worker may be a balancer, which needs keys too."""
+        """Returns the route of a call. A lone worker may be a load balancer, which also needs keys."""
         if isinstance(subject, SceneHandle):
             return route_of(subject)
         if not self._targets.is_lone or isinstance(subject, Route):
             return self._keys.route(subject)
         if isinstance(subject, World | Mesh):
             return Route(self.members()[0].store.worlds)
-        # The scene is sent with its call: a random key leads later calls to the worker with its forward state.
+        # The scene is sent with its call; a random key routes later calls to the worker that has the forward state.
         return Route(secrets.token_hex(_NAME_BYTES))
 
     def present(self) -> Sequence[Worker]:
@@ -113,7 +113,7 @@ class Pool(Staying):
             yield worker, Attempts(call, self.retry_s, waits_for_room_only=is_one_of_many)
 
     def note_missing(self) -> None:
-        """Requests a new look-up of the addresses soon, because a worker was missing."""
+        """Requests an early look-up of the addresses, because a worker was missing."""
         self._look_soon.set()
 
     def put(self, scene: Scene, call: Call, *, route: Route | None = None) -> SceneHandle:
@@ -127,7 +127,7 @@ class Pool(Staying):
                 return worker.store.put(scene, attempts.call, digest=digest)
 
     def spread(self, subject: Subject, most: int) -> Sequence[Route]:
-        """Returns routes to different workers for the parts of a call, by its key or by load; at most `most`."""
+        """Returns at most `most` routes to different workers for the parts of a call, ordered by its key or by load."""
         route = self.route(subject)
         if not route.is_movable:
             return (route,)
@@ -135,7 +135,7 @@ class Pool(Staying):
         return [route._replace(address=worker.target) for worker in ready[:most]] or (route,)
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Updates the copies of a scene on other workers; those unavailable now are updated by their next call."""
+        """Updates the copies of a scene on other workers; unavailable workers are updated by their next call."""
         for worker in self.members():
             if worker is not leader:
                 worker.store.note_change(before, after, changes)
@@ -153,7 +153,7 @@ class Pool(Staying):
         _close_all(self._workers)
 
     def after_fork(self, is_sound: bool) -> None:
-        """Opens new connections in a forked child when they are needed, if that is possible."""
+        """In a forked child, leaves the connections to the parent; new ones are opened on demand if `is_sound`."""
         for worker in (*self._workers.values(), *self._retired):
             worker.abandon()
         if is_sound:
@@ -233,7 +233,7 @@ def _look_on(pool: weakref.ref[Pool], look_soon: threading.Event) -> None:
         try:
             alive.look()
         except BaseException as error:
-            # Whatever it is, it must not end the search; a call without workers raises it.
+            # No error may end this thread; a call that finds no workers raises it.
             if not isinstance(error, LumigradError):
                 alive._note_look_up(f"{type(error).__name__}: {error}")
         del alive

@@ -1,4 +1,4 @@
-"""Results of workers: arrays, the forward state that gradients are computed from, and the sums of several parts."""
+"""Results of workers: arrays and their forward states, and the merging of results that were computed in parts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _ZERO = np.zeros((), np.float32)
 class Result(NamedArrays, Cancellable):
     """The arrays of a reply, as items and as attributes.
 
-    A result can be copied and pickled. The forward state stays with the original, and of a pickled result the client
-    too, so that only its arrays are left.
+    A result can be copied and pickled. A copy lacks the forward state, which stays with the original; a pickled result
+    also lacks the client, so only its arrays are left.
 
     Attributes:
         request: the request of the call.
-        timings: of the call.
+        timings: the timings of the call.
     """
 
-    # The results of the single workers, if several computed this one.
+    # The results of the individual workers, if several computed this one.
     _parts: Sequence[Result] = ()
 
     def __init__(
@@ -59,7 +59,7 @@ class Result(NamedArrays, Cancellable):
         return super().__getattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes but for the forward state, which has one owner, and the client, which stays in its process."""
+        """Returns the attributes except the forward state, which has one owner, and the client, tied to its process."""
         own = ("_workers", "_context", "_cancellation")
         return {name: value for name, value in super().__getstate__().items() if name not in own}
 
@@ -68,7 +68,7 @@ class Result(NamedArrays, Cancellable):
         self._context = Context(self, None)
 
     def __copy__(self: R) -> R:
-        """Returns a copy with the same arrays and client, but without the forward state: backward computes it anew."""
+        """Returns a copy with the same arrays and client but no forward state, so its backward recomputes that."""
         return self._with(self.__getstate__() | {"_parts": [copy(part) for part in self._parts]})
 
     def __deepcopy__(self: R, memo: dict[int, Any]) -> R:
@@ -87,9 +87,9 @@ class Result(NamedArrays, Cancellable):
         self.release()
 
     def release(self) -> None:
-        """Releases the forward state on the worker, as the end of a `with` block does, without waiting for that.
+        """Releases the forward state on the worker without waiting, as the end of a `with` block does.
 
-        Backward still works, and computes the state again.
+        `backward` still works but recomputes the state.
 
         Example:
             with client.render(scene, camera, retain=True) as frame:  # released at the end
@@ -110,10 +110,10 @@ class Result(NamedArrays, Cancellable):
         release: bool,
         most_reply_bytes: float,
     ) -> Reply[Any]:
-        """Computes gradients from the forward state, which the worker computes again if there is none.
+        """Computes gradients from the forward state, which the worker recomputes if there is none.
 
-        `service` names the stub whose Backward is called. `blank` is the request without what depends on the worker;
-        `again` adds the inputs of the forward pass to its spec, given the worker's reference to the scene. With
+        `service` names the stub whose Backward is called. `blank` is the request without the parts that depend on the
+        worker; `again` adds the inputs of the forward pass to its spec, given the worker's reference to the scene. With
         `release` the worker drops the forward state. The gradients have at most `most_reply_bytes`.
         """
         attempts = RoutedAttempts(
@@ -139,7 +139,7 @@ class Result(NamedArrays, Cancellable):
 def forget_values(result: Result) -> None:
     """Drops the arrays of a result's inputs and outputs; the outputs' shapes and the forward state remain.
 
-    For backward, `request` must be set again to an equal one, from which the worker may have to compute again.
+    Before backward, `request` must be set to an equal request, since the worker may have to recompute the state.
     """
     result.request = None
     arrays = {name: np.broadcast_to(_ZERO, array.shape) for name, array in result.items()}
@@ -150,13 +150,13 @@ T = TypeVar("T")
 
 
 def portions(count: int, parts: int) -> list[slice]:
-    """Divides `count` items into slices whose lengths differ by one at most."""
+    """Divides `count` items into slices whose lengths differ by at most one."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
 def together(asks: Sequence[Callable[[], T]]) -> list[T]:
-    """Runs the functions in parallel and returns their results; raises the first error after all have ended."""
+    """Runs functions in parallel and returns their results; raises the first error after all have ended."""
     with ThreadPoolExecutor(len(asks), "lumigrad part") as pool:
         return [future.result() for future in [pool.submit(ask) for ask in asks]]
 
@@ -177,7 +177,7 @@ def added(parts: Sequence[Gradients], rows: Collection[str], joined: Collection[
 
     Args:
         parts: the gradients of each part, in order.
-        rows: names of arrays with a row for each primitive, which are sparse if there is an "index".
+        rows: names of arrays with a row per primitive, which are sparse if there is an "index".
         joined: names of arrays that are concatenated along `axis`; all others are summed.
         axis: the axis of concatenation.
     """

@@ -17,10 +17,10 @@ from lumigrad.v1 import scene_pb2
 
 
 def ranked(key: str, names: Iterable[str]) -> list[str]:
-    """Sorts names by their weights for a key, the largest first.
+    """Sorts names by their weights for a key, largest first.
 
-    A weight depends on the key and one name only. Removing a name therefore keeps the order of the others, so the keys
-    of a lost worker are spread over all others; a new name comes first for its share of the keys.
+    A weight depends only on the key and one name. Removing a name therefore keeps the order of the others, so the keys
+    of a lost worker are spread over all other workers, and a new worker takes its share of the keys from all of them.
     """
     weights = {name: hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest() for name in names}
     return sorted(weights, key=lambda name: (weights[name], name), reverse=True)
@@ -28,7 +28,7 @@ def ranked(key: str, names: Iterable[str]) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _ranked_once(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Workers as `ranked` orders them, kept: it hashes each name, and every call of a scene needs the same order."""
+    """Returns the order of `ranked`, cached because it hashes every name and each call of a scene needs it."""
     return tuple(ranked(key, names))
 
 
@@ -36,8 +36,8 @@ class Route(NamedTuple):
     """The route of a call.
 
     Attributes:
-        key: the key of the scene, by which proxies route its RPCs too; it determines the order of preferred workers.
-            Empty: there is no key, and any worker can serve the call.
+        key: the routing key of the scene, which proxies may use too; it determines the order of preferred workers.
+            Empty: any worker can serve the call.
         address: the worker that has the scene, if the key does not determine it; empty: unknown.
         is_movable: whether any worker can serve the call, because the client can upload the scene.
         copies: how many of the preferred workers share the calls.
@@ -57,7 +57,7 @@ class Keys:
     """The keys of scenes, which are the same in all clients."""
 
     def __init__(self) -> None:
-        # Meshes are used in many worlds, and hashing a large one takes milliseconds.
+        # One mesh may be in many worlds, and hashing a large mesh takes milliseconds.
         self._of_meshes: WeakKeyDictionary[Mesh, str] = WeakKeyDictionary()
 
     def of(self, scene: Scene) -> str:
@@ -101,13 +101,13 @@ class Keys:
 def route_of(handle: SceneHandle) -> Route:
     """Returns the route of a call about a stored scene."""
     key = handle.affinity_key
-    # Calls about a scene that was found by its name alone go to the worker that returned it.
+    # If the handle was found by id and has no copy, calls go to the worker that returned it.
     is_found = handle.scene is None or key == handle.scene_id
     return Route(key, handle.address if is_found else "", handle.scene is not None, handle.replicas)
 
 
 def in_order(route: Route, members: Sequence[Worker]) -> Sequence[Worker]:
-    """Returns the workers in the order to try them: the route's address, then by key or load; absent ones last."""
+    """Returns the workers in the order to try them: the route's address, then by key or load; unavailable ones last."""
     if len(members) == 1:
         return members
     if route.key:

@@ -1,4 +1,4 @@
-"""The scenes of a worker and the meshes of its worlds, seen from a client, and the repair of those that it lost."""
+"""The client's view of the scenes and meshes on one worker; stores lost ones again."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from lumigrad.v1 import scene_pb2
 
 # The name and version of a scene.
 _Key = tuple[str, int]
-# Limit of lost scenes that are remembered; the handle of one that is not needs another repair.
+# Limit of remembered lost scenes; the handle of a forgotten one needs another repair.
 _MAX_RESTORED = 1 << 14
-# Limit of scenes that are stored again at the same time.
+# Limit of scenes that are repaired at the same time.
 _REPAIRS = 16
 _NAME_BYTES = 8
-# Scenes of a list that one reply describes.
+# Page size of lists of scenes.
 _LISTED = 4096
 
 
@@ -47,25 +47,25 @@ class SceneStore:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.meshes = WorldMeshes(self)
-        # Scenes that were lost, with the ones that were stored in their place, which may be lost in turn: these entries
-        # form rename chains. The least recently used come first.
+        # Maps lost scenes to the scenes stored in their place. Those may be lost in turn, so entries form rename
+        # chains. The least recently used come first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
         self._lock = threading.Lock()
-        # One lock per scene (several may share one) for its repair; other calls that lack it wait, so it is sent once.
-        # Worlds have locks of their own, since the repair of a world may repair its meshes.
+        # Locks for repairs, chosen by the scene's hash: calls that lack the same scene wait, so it is sent once. Worlds
+        # have separate locks, since the repair of a world may repair its meshes.
         self._repairs = {kind: [threading.Lock() for _ in range(_REPAIRS)] for kind in (True, False)}
-        # Changes made on other workers that are still to be made here: the handles before and after, what changed, and
-        # the update's id.
+        # Changes made on other workers and not yet on this one: the handles before and after, the changes, and the id
+        # of the update.
         self.changes: deque[tuple[SceneHandle, SceneHandle, SceneChanges, str]] = deque()
         self._catching = threading.Lock()
-        # The routing key of all worlds and their meshes, which have to be on one worker because worlds share meshes.
+        # The routing key of all worlds and meshes, which must be on one worker because worlds share meshes.
         self.worlds = secrets.token_hex(_NAME_BYTES)
 
     def put(self, scene: Scene, call: Call, *, newest: bool = False, digest: str | None = None) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
 
-        With `newest`, a world uses the last versions of the meshes that this client has updated meanwhile. `digest` is
-        the hash of the content, if the caller has computed it; it is never given for a world.
+        With `newest`, a world uses the latest versions of the meshes that this client has updated. `digest` is the hash
+        of the content, if the caller has computed it; never given for a world.
         """
         call = call.to(self.worlds if isinstance(scene, World | Mesh) else "")
         references = self.meshes.references(scene, call, anew=True, newest=newest) if isinstance(scene, World) else ()
@@ -89,10 +89,10 @@ class SceneStore:
     def update(
         self, handle: SceneHandle, reference: scene_pb2.SceneRef, changes: SceneChanges, update_id: str, call: Call
     ) -> SceneHandle:
-        """Replaces some tensors, or moves and switches obstacles; the handle's version must be the worker's.
+        """Replaces some tensors, or moves, enables or disables obstacles; the versions here and there must match.
 
         `reference` is the worker's id and version of the scene. Repetitions of an update have the same `update_id`, so
-        that the worker makes it once.
+        that the worker applies it once.
         """
 
         def build(payload: PayloadWriter) -> Message:
@@ -113,13 +113,13 @@ class SceneStore:
         return updated
 
     def note_change(self, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Notes that a scene that this worker has a copy of was changed on another worker."""
+        """Notes a change of a scene on another worker, if this worker has a copy of the scene."""
         if self._key_now(before) != (before.scene_id, before.version):
             with self._lock:
                 self.changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
 
     def catch_up(self, call: Call) -> None:
-        """Applies to this worker's copies the changes that were made on other workers."""
+        """Applies changes that were made on other workers to this worker's copies."""
         while self.changes:
             with self._catching:
                 if not self.changes:
@@ -132,14 +132,14 @@ class SceneStore:
                 self.changes.popleft()
 
     def at(self, address: str, call: Call) -> SceneHandle:
-        """Has the worker read a file; calls name its address, so that a worker that has dropped it reads it again."""
+        """Makes the worker read a file; calls name its address, so a worker that dropped the scene reads it again."""
         handle = self.get(address, False, call, field="name")
         return replace(handle, scene_id="", version=0, name=address, affinity=address)
 
     def get(self, name: str, with_tensors: bool, call: Call, *, field: str = "scene_id") -> SceneHandle:
-        """Returns a handle to a scene, found by its id, its content's hash or its name.
+        """Returns a handle to a scene, found by its id or name.
 
-        With `with_tensors` it has a copy of the scene, for a world also of its meshes.
+        With `with_tensors` the handle has a copy of the scene; a world's copy includes its meshes.
         """
         request = scene_pb2.GetRequest(with_tensors=with_tensors)
         setattr(request, field, name)
@@ -157,7 +157,7 @@ class SceneStore:
         return self.handle(reply.header.info, call, scene_of(reply.header.scene, reply.reader, mesh))
 
     def list(self, call: Call) -> tuple[SceneHandle, ...]:
-        """Handles to all scenes, without content."""
+        """Returns handles to all scenes, without content."""
         found: list[SceneHandle] = []
         request = scene_pb2.ListRequest(page_size=_LISTED)
         while True:
@@ -168,7 +168,7 @@ class SceneStore:
             request.page_token = reply.next_page_token
 
     def delete(self, scene: SceneHandle | str, call: Call, *, one_put: bool = False) -> None:
-        """Deletes a scene, given by its handle or id; with `one_put` only if its content was put no second time."""
+        """Deletes a scene, given by its handle or id; with `one_put` only if its content was not put a second time."""
         name, affinity = (
             (scene, scene) if isinstance(scene, str) else (self.current(scene).scene_id, scene.affinity_key)
         )
@@ -176,7 +176,7 @@ class SceneStore:
         self._connection.unary(self._connection.scenes.Delete, request, call.to(affinity))
 
     def handle(self, info: scene_pb2.SceneInfo, call: Call, scene: Scene | None = None) -> SceneHandle:
-        """Returns the handle of a stored scene; its calls are routed as `call`."""
+        """Returns the handle of a stored scene; calls that use it are routed as `call`."""
         content = None if scene is None else scene_fingerprints(scene)
         return SceneHandle.of(info, scene, self._connection.target, affinity=call.affinity, content=content)
 
@@ -188,7 +188,7 @@ class SceneStore:
         return scene_pb2.SceneRef(scene_id=scene_id, version=version)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
-        """Returns the present handle: itself, or that of the scene that was put again for it."""
+        """Returns the current handle: `handle` itself, or the handle of the scene that replaced its lost one."""
         if not self._restored:
             return handle
         scene_id, version = self._key_now(handle)
@@ -210,8 +210,8 @@ class SceneStore:
     def repair(self, handle: SceneHandle, lost: SceneHandle, call: Call) -> None:
         """Stores the client's copy of a scene again.
 
-        `lost` is the handle's scene as the failed call named it. If another thread has stored the scene again since
-        then, nothing is done.
+        `lost` is the handle that the failed call used. If another thread has stored the scene again since then, nothing
+        is done.
         """
         scene, call = handle.scene, call.to(handle.affinity_key)
         assert scene is not None
@@ -251,17 +251,17 @@ def is_repairable(handle: SceneHandle, error: Exception | None, any_version: boo
 
 
 class WorldMeshes:
-    """Finds the ids that a worker has for the meshes of worlds."""
+    """Maps the meshes of worlds to their ids on one worker."""
 
     def __init__(self, store: SceneStore) -> None:
         self._store = store
         self._residents: WeakKeyDictionary[Mesh, SceneHandle] = WeakKeyDictionary()
-        # The handles of this client's last updates of meshes, by scene_id.
+        # The latest handles of meshes that this client has updated, by scene_id.
         self._updated: dict[str, SceneHandle] = {}
         self._lock = threading.Lock()
 
     def resident(self, mesh: Mesh, call: Call, *, anew: bool = False) -> SceneHandle:
-        """Returns the handle of a mesh, which is stored if this is its first use, or with `anew` if it is missing."""
+        """Returns the handle of a mesh, and stores the mesh on first use, or with `anew` if it is missing."""
         with self._lock:
             handle = self._residents.get(mesh)
         if handle is None or anew:
@@ -278,11 +278,10 @@ class WorldMeshes:
     def references(
         self, world: World, call: Call, *, anew: bool, newest: bool = False, any_version: bool = False
     ) -> References:
-        """The name and version of each obstacle's mesh.
+        """Returns the id and version of each obstacle's mesh.
 
-        With `anew` the worker is asked for all stored meshes, and missing ones are stored again; with
-        `any_version` also if a mesh was updated meanwhile. With `newest`, the last versions of meshes that this client
-        has updated are used.
+        With `anew`, checks that the worker has all meshes and stores missing ones again; with `any_version` also those
+        that were updated meanwhile. With `newest`, uses the latest versions of meshes that this client has updated.
         """
         found: dict[int, SceneHandle] = {}
         for shape in (obstacle.shape for obstacle in world.obstacles):
@@ -326,7 +325,7 @@ class WorldMeshes:
             self._store.repair(handle, now, call)
 
     def _updated_handle(self, mesh: Mesh) -> SceneHandle | None:
-        """Returns this client's last update of a mesh in a world; None if there was none."""
+        """Returns the handle of this client's last update of a mesh in a world, or None if there was none."""
         with self._lock:
             stored = self._residents.get(mesh)
         newest = None if stored is None else self._newest(stored)

@@ -1,4 +1,4 @@
-"""Worker as the client sees it: its connection, scenes and forward states."""
+"""The client's state of one worker: its connection, scenes and forward states."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lumigrad.client.workers.health import Health
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import render_pb2
 
-# The thread ends after so many seconds without states to release or to expect.
+# The thread ends after this many seconds without states to release or to expect.
 _LINGER_S = 1.0
 
 
 class Worker:
     """The client's state of one worker.
 
-    `under_way` counts this client's calls in progress, `asked` all of its calls so far. Threads may miscount, which
-    does no harm: the counts only help to choose a worker.
+    `under_way` counts this client's calls in progress, `asked` all its calls so far. The counts are not synchronized
+    between threads, since they only help to choose a worker.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -53,9 +53,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Kept:
-    """A forward state, which is on one worker only.
+    """A forward state on a worker.
 
-    `method` is the RPC that releases it, and `affinity` the routing key of the call that computed it.
+    `method` is the RPC that releases it, and `affinity` is the routing key of the call that computed it.
     """
 
     context_id: str
@@ -65,14 +65,14 @@ class Kept:
 
 
 class Releases:
-    """Releases forward states of one worker in a thread, which runs while there may be states to release."""
+    """Releases forward states of one worker in a background thread, which runs while there may be states to release."""
 
     def __init__(self, connection: Connection) -> None:
         """Stores the connection."""
         self._connection = connection
         # Finalizers may interrupt any thread, so they must not take a lock; SimpleQueue.put is safe in them.
         self._waiting: SimpleQueue[Kept | None] = SimpleQueue()
-        # The contexts that will be queued here, unless a backward call releases them.
+        # Contexts that will be queued for release, unless a backward call releases them.
         self._held: set[str] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -80,11 +80,11 @@ class Releases:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be sent any more: the client is closed or belongs to another process."""
+        """Whether nothing can be sent any more, because the client is closed or belongs to another process."""
         return self._is_closed
 
     def expect(self, release: Kept) -> None:
-        """Notes a state that will be added, or forgotten."""
+        """Notes a state that will later be added or forgotten, and starts the thread."""
         with self._lock:
             self._held.add(release.context_id)
             if self._thread is None and not self._is_closed:
@@ -132,8 +132,8 @@ class Context:
         """Takes ownership of the state.
 
         Args:
-            owner: the result; when it is dropped, the state is released and does not stay until it expires.
-            kept: the state; None: there is none.
+            owner: the result; the state is released when the result is garbage-collected, before it expires.
+            kept: the state, or None.
         """
         self._kept = kept
         if kept is not None:
@@ -142,15 +142,15 @@ class Context:
             self._finalizer.atexit = False
 
     def take(self, *, to_release: bool) -> Kept | None:
-        """Returns the state for one call, or None; with `to_release` no other call gets it."""
+        """Returns the state for one call, or None; with `to_release` later calls get None."""
         kept = self._kept
         if to_release:
             self._kept = None
-        # The state belongs to the parent in a forked child.
+        # In a forked child, the state belongs to the parent.
         return None if kept is None or kept.worker.releases.is_closed else kept
 
     def forget(self, kept: Kept) -> None:
-        """Notes that the worker has no state any more, so that none is released."""
+        """Notes that the worker no longer has the state, so that it need not be released."""
         self._kept = None
         self._finalizer.detach()
         kept.worker.releases.forget(kept)

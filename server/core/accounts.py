@@ -35,10 +35,10 @@ class Account:
             resource: Name of the resource, as error texts show it after a number: "bytes of payloads in progress".
             limit: The most that all tenants together may reserve.
             option: The option of `lumigrad serve` that sets `limit`.
-            share: The most that one tenant may reserve; None: `limit`.
+            share: The most that one tenant may reserve; `limit` if None.
             share_option: The option that sets `share`, if it is less than `limit`.
             kept: The part of `limit` that only tenants who have reserved nothing may take.
-            retry_seconds: When a caller that was refused should retry.
+            retry_seconds: When a caller that was refused should retry, in seconds.
         """
         self.resource = resource
         self.limit = limit
@@ -55,22 +55,22 @@ class Account:
         return self.books.taken
 
     def lacking(self, tenant: str, more: int) -> int:
-        """The amount that must be released before a tenant can reserve `more`; 0: none."""
+        """Return the amount that must be released before a tenant can reserve `more`; 0 if it can now."""
         own = self.books.taken_by(tenant)
         return max(0, own + more - self.share, self.taken + more - self.limit + (self.kept if own else 0))
 
     def reserve(self, tenant: str, amount: int) -> Reservation:
-        """Reserve an amount; BusyError, which names the limit and its option, if too little is left."""
+        """Reserve an amount; raises BusyError, which names the limit and its option, if too little is left."""
         reservation = Reservation(self, tenant)
         reservation.resize(amount)
         return reservation
 
     def take(self, tenant: str, amount: int) -> _native.Reservation | None:
-        """Reserve an amount that does not change until it is released; None if too little is left."""
+        """Reserve a fixed amount; None if too little is left."""
         return self.books.take(tenant, amount)
 
     def tenants(self) -> dict[str, int]:
-        """The amount that each tenant has reserved, without tenants that have none."""
+        """Return the amount that each tenant has reserved, without tenants that have reserved nothing."""
         return self.books.tenants()
 
     def check(self, amount: int) -> None:
@@ -80,11 +80,11 @@ class Account:
             raise BusyError(f"{what} ({self._share_option})", None)
 
     def shortage(self, found: _native.Shortage) -> BusyError:
-        """The error of a change that was refused."""
+        """Return the error for a change that was refused."""
         return BusyError(self.refusal(found.own, found.total, found.more), self._retry_seconds)
 
     def refusal(self, own: int, total: int, more: int) -> str:
-        """Why a tenant who has reserved `own` of a `total` cannot have `more`; empty if it can."""
+        """Return why a tenant who has reserved `own` of a `total` cannot have `more`; empty if it can."""
         if self.share < self.limit and own + more > self.share:
             return f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
         kept = self.kept if own else 0
@@ -95,7 +95,7 @@ class Account:
         return f"{taken}{rest}, and {more} more {'is' if more == 1 else 'are'} needed"
 
 
-# More than there is of anything.
+# More than any resource has.
 _MOST = 1 << 62
 
 
@@ -108,7 +108,7 @@ class Reservation(_native.Reservation):
         self._account = account
 
     def resize(self, amount: int) -> None:
-        """Change the reserved amount; BusyError, and no change, if too little is left.
+        """Change the reserved amount; if too little is left, raises BusyError and changes nothing.
 
         Does nothing once the reservation is released.
         """
@@ -125,12 +125,12 @@ class Reservation(_native.Reservation):
             raise self._account.shortage(shortage)
 
 
-# 1 / this of the places is kept for tenants that have none.
+# 1 / `_KEPT` of the places is kept for tenants that have none.
 _KEPT = 8
 
 
 def places(resource: str, count: int, *, has_tenants: bool, retry_seconds: float = 0.5) -> Account:
-    """An account of places for calls, which --queue-size sets: one tenant may take half of them."""
+    """Return an account of `count` places for calls, set by --queue-size, of which one tenant may take half."""
     share, kept = (max(1, count // 2), max(1, count // _KEPT)) if has_tenants else (count, 0)
     option = "--queue-size"
     return Account(resource, count, option, share=share, share_option=option, kept=kept, retry_seconds=retry_seconds)
@@ -147,10 +147,12 @@ class _Payload:
 
 
 class PayloadMemory:
-    """Counts the payload bytes of calls: reserved from their announcement until the call ends, in use once they exist.
+    """Counts the payload bytes of calls.
 
-    A payload that was announced takes no memory before it arrives, and a reply none before its work begins. A call has
-    one reservation, which grows.
+    They are reserved from their announcement until the call ends, and in use once they exist.
+
+    An announced payload takes no memory before it arrives, nor a reply before its work begins. A call has one
+    reservation, which grows.
     """
 
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
@@ -158,7 +160,7 @@ class PayloadMemory:
         self._allocate = allocate
         self._lock = threading.Lock()
         self._payloads: dict[Call, _Payload] = {}
-        # Bytes that are reserved and do not exist yet, of all calls.
+        # Bytes of all calls that are reserved and do not exist yet.
         self._total_due = 0
 
     @property
@@ -167,20 +169,20 @@ class PayloadMemory:
         return max(0, self.account.taken - self._total_due)
 
     def reserve(self, nbytes: int, call: Call) -> None:
-        """Reserve bytes until a call ends, which are in use at once; BusyError if too few are left."""
+        """Reserve bytes until a call ends and count them as in use at once; raises BusyError if too few are left."""
         if nbytes:
             self._payload_of(call).reservation.add(nbytes)
 
     def announce(self, nbytes: int, call: Call) -> None:
-        """Reserve bytes until a call ends, which are in use once they arrive, or the call's work begins.
+        """Reserve bytes until a call ends; they count as in use once they arrive, or when the call's work begins.
 
-        BusyError if too few are left.
+        Raises BusyError if too few are left.
         """
         self.reserve(nbytes, call)
         self._change_due(call, nbytes)
 
     def begin(self, call: Call) -> None:
-        """Count all that a call has announced as in use."""
+        """Count everything that a call has announced as in use."""
         with self._lock:
             payload = self._payloads.get(call)
             if payload is not None:
@@ -188,9 +190,10 @@ class PayloadMemory:
                 payload.due = 0
 
     def assembler(self, payload_bytes: int, limit_bytes: int, call: Call) -> PayloadAssembler:
-        """The receiver of a payload, which counts as in use as it arrives.
+        """Return an assembler for a payload, whose bytes count as in use as they arrive.
 
-        ProtocolError if it is longer than `limit_bytes`; BusyError if too few bytes are left.
+        Raises It raises ProtocolError if the payload is longer than `limit_bytes`; raises BusyError if too few bytes
+        are left.
         """
 
         def allocate(length: int) -> memoryview:
@@ -200,7 +203,7 @@ class PayloadMemory:
         return _Arriving(payload_bytes, limit_bytes, allocate, lambda nbytes: self._change_due(call, -nbytes))
 
     def allocator(self, call: Call) -> Callable[[int], memoryview]:
-        """A function that reserves and allocates buffers for bytes that are there already."""
+        """Return a function that reserves and allocates buffers for bytes that are in use at once."""
 
         def allocate(length: int) -> memoryview:
             self.reserve(length, call)
@@ -233,7 +236,7 @@ class PayloadMemory:
 
     @contextmanager
     def lent(self, tenant: str) -> Iterator[Callable[[int], memoryview]]:
-        """A function as `allocator` returns, for work of the worker's own: the bytes count until the block ends."""
+        """Provide a function like `allocator`'s for the worker's own work; its bytes count until the block ends."""
         reservations: list[Reservation] = []
 
         def allocate(length: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""A call in progress: who calls, until when, and what it holds until its end."""
+"""A call in progress: its caller, its deadline, and the resources it holds until its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lumigrad.server.core.turns import Turn, Turns
 REQUEST_ID = "x-request-id"
 # W3C Trace Context: https://www.w3.org/TR/trace-context/
 _TRACE_PARENT = ("traceparent", "tracestate")
-# Anything else could forge log lines.
+# Other characters could forge log lines.
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # The caller's clock started first, so its deadline passes a little before ours.
@@ -49,7 +49,7 @@ _SLACK_SECONDS = 0.05
 
 # Allocates a buffer of that many bytes for an upload; BusyError if there is no room.
 Allocate = Callable[[int], memoryview]
-# Counts bytes, likewise, that are elsewhere.
+# Reserves that many bytes that are allocated elsewhere; BusyError if there is no room.
 Reserve = Callable[[int], None]
 
 
@@ -61,22 +61,22 @@ class NoLane:
     bytes_sent = 0
 
     def writer(self, most_bytes: float = math.inf) -> PayloadWriter:
-        """Create the writer of a reply's tensors, whose payload has at most `most_bytes` if it can."""
+        """Create the writer of a reply's tensors; it keeps the payload within `most_bytes` if it can."""
         return PayloadWriter()
 
     def check_room(self, nbytes: int) -> None:
-        """Raise LaneLostError if so many bytes were to travel through shared memory, and it has no room for them."""
+        """Raise LaneLostError if `nbytes` must travel through shared memory that has no room for them."""
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array | None:
-        """Allocate an array of the reply in shared memory, which the device can write to; None: not possible."""
+        """Allocate an array of the reply in shared memory that the device can write to; None if not possible."""
         return None
 
     def lease(self, nbytes: int) -> LeasedRegion | None:
-        """Lease a region of the reply, of at least so many bytes, which the device can write to; None: not possible."""
+        """Lease `nbytes` or more of shared memory for the reply that the device can write to; None if not possible."""
         return None
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Create the reader of a request's tensors; those outside of the payload may have `limit_bytes` in all."""
+        """Create the reader of a request's tensors; tensors outside the payload may have `limit_bytes` in all."""
         return PayloadReader(payload)
 
     def check_held(self) -> None:
@@ -86,7 +86,7 @@ class NoLane:
         """Release the lane at the end of the call."""
 
 
-# A request as native code reads it: what those of one kind have in common is their `key`.
+# A request as native code reads it; requests of one kind share their `key`.
 NativeRequest = RenderRequest | BackwardRequest | QueryRequest
 
 
@@ -107,30 +107,30 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Caller(Protocol):
-    """The far end of a call: gRPC's context, or what stands for it where many calls share a stream."""
+    """The far end of a call: gRPC's context, or a substitute for it where many calls share a stream."""
 
     def is_active(self) -> bool:
-        """Whether the caller still waits for the reply."""
+        """Return whether the caller still waits for the reply."""
 
     def cancel(self) -> object:
         """End the call for the caller."""
 
 
-# Turn and lane of calls that take no turns, and of those that name no lane.
+# The turn of calls that take no turns, and the lane of calls that name none.
 _NO_TURN = Turn(Turns(), "")
 _NO_LANE = NoLane()
 
 
-# Apart from the one that a program seeds; forked processes must not continue the same sequence.
+# Separate from the global generator, which a program may seed; forked processes must not continue the same sequence.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 
 
 def _request_id(given: str | bytes | None) -> str:
-    """The id that a caller gave if it is valid, else a random one."""
+    """Return the id that a caller gave if it is valid, else a random id."""
     if isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given):
         return given
-    # Only has to differ from others of the log.
+    # It only has to differ from other ids in the log.
     return f"{_random.getrandbits(64):016x}"
 
 
@@ -161,9 +161,9 @@ class Call:
 
         Args:
             method: Service and method, for log and metrics.
-            caller: Who waits for the reply.
-            metadata: Metadata of the call. Its request id is used if it is valid, else a random one.
-            deadline: Deadline of the caller, by the monotonic clock, as all times here.
+            caller: The far end, which waits for the reply.
+            metadata: Metadata of the call. If its request id is not valid, the call gets a random one.
+            deadline: Deadline of the caller, by the monotonic clock, like all times here.
             is_traced: Whether to keep the intervals of its stages.
         """
         values = dict(metadata)
@@ -179,19 +179,19 @@ class Call:
         # Set by the RPC handler before anything reads them.
         self.tenant = ""
         self.priority = Priority.NORMAL
-        # Held during long work in Python; the RPC handler replaces it by one of the turns that all calls share.
+        # Held during long work in Python; the RPC handler replaces it by a turn from the `Turns` that all calls share.
         self.turn = _NO_TURN
-        # The caller's name of its lane, and the lane that the RPC handler finds by it.
+        # The caller's name for its lane, and the lane that the RPC handler finds by this name.
         self.lane_name = str(values.get(LANE_METADATA, ""))
         self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
-        # The request as native code has read it, if others like it can be prepared; and the job, if that is native.
+        # The request as native code has read it, if similar requests can be prepared; and the job, if it is native.
         self.request: NativeRequest | None = None
         self.job: RenderJob | NativeCall | None = None
         # The longest payload that the caller takes in one message.
         self.message_bytes = SHORT_BYTES
-        # Called with engine, operation and stages of each request of a long call.
+        # Called with the engine, operation and stages of each request of a long call.
         self.report_stages: Callable[[str, str, Mapping[str, float]], None] = _report_nothing
         # Finds the lane that a request of a long call names.
         self.lane_of: Callable[[Call], NoLane] = _no_lane
@@ -199,12 +199,12 @@ class Call:
         self._is_stopped = False
         self._why_cancelled: str | None = None
         self._lock = threading.Lock()
-        # Callbacks; None: the call has ended.
+        # Callbacks; None once the call has ended.
         self._at_end: list[Callable[[], None]] | None = []
 
     @property
     def most_payload_bytes(self) -> float:
-        """The longest payload that the reply may have; what is longer has to travel by the lane."""
+        """The longest payload that the reply may have; a longer one must go through the lane."""
         return self.message_bytes if self.has_single_reply else math.inf
 
     @property
@@ -231,7 +231,7 @@ class Call:
             raise CancelledError(self._why_cancelled or "the call was cancelled")
 
     def ended(self) -> Exception | None:
-        """The DeadlineError or CancelledError that `check` would raise; None: it raises none."""
+        """Return the DeadlineError or CancelledError that `check` would raise; None if it would raise neither."""
         try:
             self.check()
         except (DeadlineError, CancelledError) as error:
@@ -240,7 +240,7 @@ class Call:
 
     @property
     def has_ended(self) -> bool:
-        """Whether `end` was called: nothing of the call is on its way to the caller any more."""
+        """Whether `end` was called; nothing more is sent to the caller then."""
         return self._at_end is None
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -252,13 +252,13 @@ class Call:
         callback()
 
     def off_end(self, callback: Callable[[], None]) -> None:
-        """Forget a callback of `on_end`, if it is not called yet."""
+        """Forget a callback of `on_end` that has not been called yet."""
         with self._lock:
             if self._at_end is not None:
                 self._at_end.remove(callback)
 
     def end(self) -> None:
-        """Give back what the call holds, the last first; does nothing if it has ended."""
+        """Release what the call holds, the most recent first; does nothing if the call has ended."""
         with self._lock:
             callbacks, self._at_end = self._at_end or [], None
         while callbacks:
@@ -268,7 +268,7 @@ class Call:
                 logs.event("an error at the end of a call", logging.ERROR, error=error, method=self.record.method)
 
     def use_engine(self, name: str) -> None:
-        """Change the engine that the kernels' stages belong to; those so far are reported for the one before."""
+        """Change the engine that the kernels' stages belong to; stages so far are reported for the previous engine."""
         record = self.record
         if record.engine and name != record.engine:
             self.report_stages(record.engine, record.operation, record.stages)
@@ -291,7 +291,7 @@ _CHECK_SECONDS = 0.05
 
 @contextmanager
 def held(lock: Any, call: Call | None) -> Iterator[None]:
-    """Hold a lock for the length of a `with` block; waiting for it ends with the call. None: it does not end."""
+    """Hold a lock for the length of a `with` block; waiting for it ends with the call, or never if `call` is None."""
     while not lock.acquire(timeout=_CHECK_SECONDS):
         if call is not None:
             call.turn.give()
@@ -303,7 +303,7 @@ def held(lock: Any, call: Call | None) -> Iterator[None]:
 
 
 def priority_of(metadata: Metadata) -> Priority:
-    """The priority in a call's metadata, NORMAL by default; InvalidArgumentError for an unknown one."""
+    """Return the priority in a call's metadata, NORMAL by default; raises InvalidArgumentError for an unknown one."""
     given = [value for key, value in metadata if key == PRIORITY]
     if not given:
         return Priority.NORMAL
@@ -313,7 +313,7 @@ def priority_of(metadata: Metadata) -> Priority:
 
 
 def message_bytes_of(metadata: Metadata) -> int:
-    """The longest payload that a caller takes in one message; InvalidArgumentError if that is no number."""
+    """Return the longest payload that a caller takes in one message; raises InvalidArgumentError if not a number."""
     for key, value in metadata:
         if key == MESSAGE_BYTES:
             is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS
@@ -323,7 +323,7 @@ def message_bytes_of(metadata: Metadata) -> int:
 
 
 def call_of(short: ShortCall) -> Call:
-    """The call of the general way that goes on with one which the shortcut has left."""
+    """Create a call of the general path that continues a call which the native shortcut has given up."""
     context: Any = short.context
     request: Any = short.request
     call = Call(short.method, context, context.invocation_metadata() or (), deadline=short.deadline)
@@ -339,7 +339,7 @@ def call_of(short: ShortCall) -> Call:
 
 
 def announce(request_id: str, context: grpc.ServicerContext) -> None:
-    """Tell a caller that its call has begun, and under which id."""
-    # The reply may have begun, or the call have ended, in the meantime.
+    """Send the call's id to the caller, which shows that the call has begun."""
+    # The reply may have begun, or the call may have ended, in the meantime.
     with suppress(ValueError, grpc.RpcError):
         context.send_initial_metadata(((REQUEST_ID, request_id),))

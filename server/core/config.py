@@ -19,14 +19,14 @@ class ConfigError(ValueError):
 
 
 class PreferredPort(int):
-    """A port that nobody asked for: where it is in use, a worker takes a free one."""
+    """A port that nobody asked for: if it is in use, a worker takes a free one."""
 
 
 def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None, kind: str | None = None) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "kind": kind})
 
 
-# The groups of the help, by the first option of each.
+# Names of the groups in the help, by the first option of each.
 _GROUPS = {
     "device": "service",
     "metrics_tls": "security",
@@ -196,13 +196,13 @@ class Config:
             )
 
     def chosen(self) -> dict[str, Any]:
-        """The settings that are not the default."""
+        """Return the settings that differ from the default."""
         default = vars(Config())
         return {name: value for name, value in vars(self).items() if value != default[name]}
 
     def of_worker(self, index: int, count: int = 1) -> Config:
-        """The configuration of one of `count` workers: its own spool folder, and its part of the host's memory."""
-        # Shares of one tenant must leave room for another's call.
+        """Return the configuration of one of `count` workers, with its own spool folder and share of host memory."""
+        # One tenant's share must leave room for a call of another tenant.
         least = (4 if self.has_tenants else 2) * self.max_payload_mib
         transit = max(self.transit_mib // count, min(least, self.transit_mib))
         return dataclasses.replace(
@@ -218,12 +218,12 @@ class Config:
         return bool(self.tokens_file or self.tls_client_ca)
 
     def share_of(self, whole: int, given: int = 0, least: int = 0) -> int:
-        """Return one tenant's share of `whole`: `given`, else half where there are tenants, else all."""
+        """Return one tenant's share of `whole`: `given` if set, else half if there are tenants, else all."""
         return given or (min(whole, max(whole // 2, least, 1)) if self.has_tenants else whole)
 
     @property
     def transit_share_mib(self) -> int:
-        """Return one tenant's share of the payloads of calls in progress, in MiB."""
+        """One tenant's share of the payload bytes of calls in progress, in MiB."""
         if not self.has_tenants:
             return self.transit_mib
         return self.tenant_transit_mib or min(self.transit_mib, max(self.transit_mib // 4, 2 * self.max_payload_mib))
@@ -274,7 +274,7 @@ class Config:
 
     @staticmethod
     def from_arguments(arguments: argparse.Namespace) -> Config:
-        """Read the options of `add_arguments`; ConfigError for invalid values."""
+        """Read the options of `add_arguments`; raises ConfigError for invalid values."""
         return Config(**{option.name: getattr(arguments, option.name) for option in dataclasses.fields(Config)})
 
 
@@ -293,12 +293,12 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-# Modification time, size and inode; None: there is no such file.
+# Modification time, size and inode; None if the file does not exist.
 FileVersion = tuple[int, int, int] | None
 
 
 def file_version(path: str) -> FileVersion:
-    """A value that changes whenever the file, or the target of a link, is written or replaced."""
+    """Return a value that changes whenever the file, or the target of a link, is written or replaced."""
     try:
         status = os.stat(path)
     except OSError:

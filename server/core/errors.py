@@ -1,4 +1,4 @@
-"""Errors that end a call, with what their reply reports, and the exit codes of a worker."""
+"""Errors that end a call, with the details that its status reports, and the exit codes of a worker."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class InvalidArgumentError(ValueError):
 
 
 class UnknownNameError(InvalidArgumentError):
-    """A field of the request names something that there is not."""
+    """A field of the request names something that does not exist."""
 
 
 class OutOfRangeError(InvalidArgumentError):
-    """A field of the request is outside of what a scene has."""
+    """A field of the request is outside the range of the scene."""
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class BusyError(Exception):
     """Too little of a shared resource is left for the call.
 
     Attributes:
-        retry_seconds: None: retrying cannot help.
+        retry_seconds: When to retry; None if retrying cannot help.
     """
 
     what: str
@@ -56,7 +56,7 @@ class DeviceMemoryError(Exception):
     """The device has too little memory for the call."""
 
     def __init__(self, asked_bytes: int, available_bytes: int, retry_seconds: float | None = None) -> None:
-        """`retry_seconds` None: retrying cannot help."""
+        """Create the error; `retry_seconds` is None if retrying cannot help."""
         super().__init__(f"{asked_bytes} bytes asked for, {available_bytes} available")
         self.asked_bytes = asked_bytes
         self.available_bytes = available_bytes
@@ -92,7 +92,7 @@ class VersionMismatchError(Exception):
 
 @dataclass(eq=False)
 class ContextLostError(LookupError):
-    """The worker does not, or no longer, have this forward state."""
+    """The worker does not have this forward state, or no longer."""
 
     context_id: str
 
@@ -102,7 +102,7 @@ class LaneLostError(LookupError):
 
 
 class NoLaneError(Exception):
-    """Raised if this worker has no shared-memory lanes."""
+    """The worker has no shared-memory lanes."""
 
 
 @dataclass(eq=False)
@@ -114,7 +114,7 @@ class TrainingHeldError(Exception):
 
 @dataclass(eq=False)
 class TrainingLostError(LookupError):
-    """The worker does not, or no longer, have this training."""
+    """The worker does not have this training, or no longer."""
 
     training_id: str
 
@@ -166,7 +166,7 @@ GAVE_UP = 5
 # The device has no memory for calls that should fit.
 OUT_OF_MEMORY = 6
 
-# Ending of the worker before, for the first worker.
+# The previous exit that the first worker reports.
 FIRST = "none"
 CRASH = "crash"
 KILLED = "killed"
@@ -184,5 +184,5 @@ REASONS = (FIRST, *_REASONS.values(), CRASH)
 
 
 def reason(code: int) -> str:
-    """The reason for which a process ended, from its exit code or the negative number of the signal."""
+    """Return why a process ended, from its exit code or the negative number of the signal."""
     return _REASONS.get(code, CRASH)

@@ -17,7 +17,7 @@ from lumigrad.v1 import worker_pb2
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest sizes accepted, checked before anything is allocated. Those without an option have a default."""
+    """The largest sizes accepted, checked before anything is allocated. Limits without an option have a default."""
 
     payload_bytes: int
     pixels: int
@@ -25,18 +25,19 @@ class Limits:
     rows: int
     queue: int
     batch_views: int
-    # Primitives of one scene: kernels number those of all views in 31 bits. Most scenes meet a limit of bytes first.
+    # Primitives of one scene: kernels index the primitives of all views with 31 bits. Most scenes reach a byte limit
+    # first.
     primitives: int = 1 << 27
     # Channels of the colours of one scene.
     channels: int = 512
-    # Obstacles of one world, all its environments together; also the limit on environments.
+    # Obstacles of one world, over all its environments; also the limit on environments.
     obstacles: int = 1 << 14
     # Voxels of one grid: an obstacle or a requested field.
     voxels: int = 1 << 26
 
     @staticmethod
     def of(config: Config) -> Limits:
-        """The limits that a configuration sets."""
+        """Return the limits that a configuration sets."""
         return Limits(
             payload_bytes=config.max_payload_bytes,
             pixels=config.max_pixels,
@@ -47,7 +48,7 @@ class Limits:
         )
 
     def message(self) -> worker_pb2.Limits:
-        """The limits as clients receive them."""
+        """Return the limits as clients receive them."""
         fields = worker_pb2.Limits.DESCRIPTOR.fields_by_name
         return worker_pb2.Limits(**{name: getattr(self, name.removeprefix("max_")) for name in fields})
 
@@ -59,26 +60,26 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
 
 
 def require_reply(size: int, limits: Limits, field: str, what: str = "", remedy: str = "") -> None:
-    """Raise an InvalidArgumentError for a reply that is too long, of `what`; `remedy` says what makes it shorter."""
+    """Raise an InvalidArgumentError if a reply is too long; `what` describes it, `remedy` says how to shorten it."""
     limit = f"{what}at most {limits.payload_bytes} bytes of reply (the worker's --max-payload-mib{remedy})"
     require(size <= limits.payload_bytes, field, limit, size)
 
 
 def names_of(kind: EnumTypeWrapper) -> dict[int, str]:
-    """The kernels' names of an enum's values: without the enum's name, in small letters. The first is the default."""
+    """Return the kernels' names of an enum's values: lower case, without the prefix. Value 0 means the first name."""
     prefix = kind.Name(0).removesuffix("UNSPECIFIED")
     names = {number: name.removeprefix(prefix).lower() for name, number in kind.items()}
     return {**names, 0: names[1]}
 
 
 def known(names: Mapping[int, str], value: int, field: str) -> str:
-    """The name of an enum's value; InvalidArgumentError if it has none."""
+    """Return the name of an enum's value; raises InvalidArgumentError if it has none."""
     require(value in names, field, "a known value", value)
     return names[value]
 
 
 def check_finite(values: Iterable[float], field: str) -> None:
-    """Raise an InvalidArgumentError for NaN or infinity: one in a background spreads to the whole image."""
+    """Raise an InvalidArgumentError for NaN or infinity: a single one in a background spreads to the whole image."""
     for index, value in enumerate(values):
         require(isfinite(value), f"{field}[{index}]", "a finite value", value)
 

@@ -19,12 +19,12 @@ from lumigrad.kernels._native import RecordBatch
 logger = logging.getLogger("lumigrad")
 
 
-# Calls that take longer are told where others are not, milliseconds.
+# Milliseconds from which a successful call is logged where shorter ones are not.
 _SLOW_MS = 1000.0
 
 
 def least_ms(level: str) -> float:
-    """The duration from which on calls that succeeded have a line, at a level of `--log-level`."""
+    """Return the duration in milliseconds from which successful calls are logged, at a level of `--log-level`."""
     return 0.0 if level == "calls" or (level == "auto" and not sys.stderr.isatty()) else _SLOW_MS
 
 
@@ -69,9 +69,9 @@ def event(
 
 @contextmanager
 def together() -> Iterator[Batch]:
-    """Write the lines of a `with` block together at its end; lines of other threads wait for that.
+    """Write the lines of a `with` block together at its end; lines of other threads wait for it.
 
-    Each takes a part of the time that `event` takes.
+    A line takes a fraction of the time of `event`.
     """
     with ExitStack() as stack:
         handlers = [handler for handler in logger.handlers if isinstance(handler, _LineHandler)]
@@ -82,20 +82,20 @@ def together() -> Iterator[Batch]:
 
 
 class _Events:
-    """A batch for whatever handlers there are."""
+    """A batch for any other handlers."""
 
     def add(self, message: str, moment: float, fields: Mapping[str, Any]) -> None:
         """Add a message with the time at which it happened, and fields."""
         event(message, moment=moment, **fields)
 
     def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
-        """Add calls that ran without Python, if they took at least so long."""
+        """Add calls that ran without Python, if they took at least `least_ms`."""
         for moment, fields in _long(calls, least_ms):
             event("call", moment=moment, **fields)
 
 
 def _long(calls: RecordBatch, least_ms: float) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The ends and the fields of calls that took at least so long."""
+    """Yield the time of the end, and the fields, of each call that took at least `least_ms`."""
     for request_id, method, tenant, milliseconds, moment, received, sent in calls.tuples():
         if milliseconds >= least_ms:
             fields = {"request_id": request_id, "method": method, "code": "OK", "ms": round(milliseconds, 3)}
@@ -103,11 +103,11 @@ def _long(calls: RecordBatch, least_ms: float) -> Iterator[tuple[float, dict[str
 
 
 class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes each line at once, or those of a batch together."""
+    """Writes each line at once, or the lines of a batch together."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        # Lines of a batch; None: there is none.
+        # Lines of the batch; None without a batch.
         self._waiting: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -123,7 +123,7 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
         waiting.append(formatter.line(moment, "INFO", message, fields) + self.terminator)
 
     def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
-        """Add lines, which are made without Python if all calls have one."""
+        """Add lines of calls that ran without Python; native code formats them if `least_ms` is 0."""
         waiting, formatter = self._batch
         if least_ms:
             for moment, fields in _long(calls, least_ms):
@@ -139,7 +139,7 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
     @contextmanager
     def together(self) -> Iterator[None]:
         """Collect the lines of a `with` block, and write them at its end."""
-        # Locked until then, so that nobody else's lines are in the batch.
+        # Locked, so that no lines of other threads get into the batch.
         with self.lock:  # type: ignore[union-attr]
             self._waiting = []
             try:
@@ -155,7 +155,7 @@ Batch = _LineHandler | _Events
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines to blocks that a pipe takes whole: the supervisor writes to the same one."""
+    """Join lines to blocks that a pipe writes atomically: the supervisor writes to the same pipe."""
     block: list[str] = []
     length = 0
     for line in lines:
@@ -189,12 +189,12 @@ def _time(moment: float) -> str:
 
 class _LineFormatter(logging.Formatter, ABC):
     is_json: bool
-    # A text as it is in a line.
+    # Formats a text as a value in a line.
     quote: Callable[[str], str]
 
     @abstractmethod
     def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
-        """The line of a message."""
+        """Return the line of a message."""
 
 
 def _plain(value: object) -> str:

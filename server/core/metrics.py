@@ -184,7 +184,7 @@ class Metrics:
             self._last_exit.labels(reason).set(reason == last_exit)
 
     def calls_ended(self, records: Sequence[CallRecord]) -> None:
-        """Record calls that have ended: for many at a time most have the same labels."""
+        """Record calls that have ended, in groups: in a batch, most have the same labels."""
         alike: dict[tuple[str, str, str, str, str], list[CallRecord]] = {}
         for record in records:
             kind = record.method, record.code, record.tenant, record.engine, record.operation
@@ -200,7 +200,7 @@ class Metrics:
             self._unusual(record)
 
     def native_calls_ended(self, batch: RecordBatch) -> None:
-        """Record calls that ran without Python, which have succeeded."""
+        """Record calls that ran without Python, all of them successful."""
         for group in batch.alike(_SECONDS):
             self._count(group.method, "OK", group.tenant, group.calls, group.bytes_received, group.bytes_sent)
             self.call_seconds.add(group.seconds.counts, group.seconds.total, group.method)
@@ -223,7 +223,7 @@ class Metrics:
             self.tenant_bytes.labels(label).inc(received + sent)
 
     def _unusual(self, record: CallRecord) -> None:
-        """Record what few calls have."""
+        """Record facts that few calls have."""
         for code in record.item_codes:
             self.batch_items.labels(code).inc()
         if record.reason in REFUSALS:
@@ -238,7 +238,7 @@ class Metrics:
     def _stages(self, engine: str, op: str, calls: Sequence[Mapping[str, float]]) -> None:
         seconds: dict[str, list[float]] = {}
         for milliseconds in calls:
-            # A job that nobody waits for may still add some.
+            # A job that nobody waits for any more may still add stages.
             for stage, value in list(milliseconds.items()):
                 if stage in seconds:
                     seconds[stage].append(value / 1e3)
@@ -258,7 +258,7 @@ class Metrics:
         self.registry.register(_Total(f"lumigrad_{name}", text, read))
 
     def describe(self, **labels: str) -> None:
-        """Show properties of this worker as the labels of a gauge that is 1."""
+        """Show properties of this worker as labels of a gauge whose value is 1."""
         text = "1, with properties of the worker as labels."
         Gauge("lumigrad_worker_info", text, list(labels), registry=self.registry).labels(**labels).set(1)
 
@@ -275,7 +275,7 @@ class _Before(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Update the metrics; yields none."""
+        """Update the metrics; returns none of its own."""
         self._metrics.before_read()
         return iter(())
 
@@ -285,17 +285,17 @@ class _Total(Collector):
         self._name, self._text, self._read = name, text, read
 
     def collect(self) -> Iterator[Metric]:
-        """The current value."""
+        """Yield the counter with its current value."""
         yield CounterMetricFamily(self._name, self._text, value=self._read())
 
 
 class _Accounts(Collector):
     def __init__(self, by_resource: Mapping[str, Account], tenants: Collection[str]) -> None:
-        """`tenants` are those with their own label."""
+        """Create the collector; `tenants` are the tenants with a label of their own."""
         self._by_resource, self._tenants = by_resource, tenants
 
     def collect(self) -> Iterator[Metric]:
-        """Amounts reserved, by resource and tenant, and the limits."""
+        """Yield the amounts reserved, by resource and by tenant, and the limits."""
         taken = GaugeMetricFamily(
             "lumigrad_account_taken", "Reserved amount of a shared resource.", labels=["resource"]
         )

@@ -13,7 +13,7 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.record import CallRecord
 
-# How long a call that succeeded may wait for its line; a process that is killed loses as much.
+# How long the log line of a successful call may be delayed; a process that is killed loses the lines of this time.
 _SECONDS = 0.1
 
 T = TypeVar("T")
@@ -25,25 +25,26 @@ class Notes:
     """Takes the records of calls, and writes them: ten times a second, and at once after an error."""
 
     def __init__(self, metrics: Metrics, trace: Trace | None = None, least_ms: float = 0.0) -> None:
-        """Start the thread. Whoever reads `metrics` finds all calls that have been added by then.
+        """Start the thread. Reading `metrics` counts all calls that have been added by then.
 
-        Calls that succeeded have a line in the log if they took at least `least_ms`.
+        Calls that succeeded are logged only if they took at least `least_ms`.
         """
         self._least_ms = least_ms
         self._metrics = metrics
         self._trace = trace
-        # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
+        # Records not yet in the metrics, and records not yet in the log; appending and removing are atomic.
         self._new: deque[CallRecord] = deque()
         self._counted: deque[CallRecord] = deque()
-        # Takes records of calls that ran without Python, which have succeeded; and those that are not in the log.
+        # Records of calls that ran without Python, all successful; then those of them that are not yet in the log.
         self.native = Records()
         self._counted_native: deque[RecordBatch] = deque()
-        # Held until a batch is in the metrics, and in the log. Reading metrics must not wait for a log that is stuck.
+        # Held while a batch goes into the metrics, and into the log. Reading metrics must not wait for a log that is
+        # stuck.
         self._counting, self._writing = threading.Lock(), threading.Lock()
         self._is_urgent = threading.Event()
         self._is_closed = False
         metrics.before_read = self._count
-        # Records the stages of one request of a call that has not ended.
+        # Records the stages of one request of a call that is still in progress.
         self.stages = metrics.stages
         self._thread = threading.Thread(target=self._write_batches, name="notes", daemon=True)
         self._thread.start()
@@ -56,7 +57,7 @@ class Notes:
             self._is_urgent.set()
 
     def write(self) -> None:
-        """Write all that has been added by now."""
+        """Write all records added so far."""
         self._count()
         with self._writing, logs.together() as log:
             for record in _taken(self._counted):
@@ -129,5 +130,5 @@ class Notes:
 
 
 def _taken(records: deque[T]) -> list[T]:
-    """Remove and return all records that are there now."""
+    """Remove and return all records that the queue holds now."""
     return [records.popleft() for _ in range(len(records))]

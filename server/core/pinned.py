@@ -18,7 +18,7 @@ _IDLE_SECONDS = 10.0
 
 
 def block_bytes(length: int) -> int:
-    """The size of a block for `length` bytes: one of eight steps per power of two, so that blocks can be reused."""
+    """Return the block size for `length` bytes: one of eight sizes per power of two, so that blocks can be reused."""
     step = max(_LEAST_BYTES, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 
@@ -27,7 +27,7 @@ class Pinner(Protocol):
     """Registers host memory with CUDA."""
 
     def pin(self, memory: Array) -> bool:
-        """Register memory, uint8 from the start of a page on; False if CUDA refuses."""
+        """Register a uint8 array that begins at a page boundary; returns False if CUDA refuses."""
 
     def unpin(self, address: int) -> None:
         """Undo `pin` for the memory at an address, after all copies that use it."""
@@ -40,7 +40,7 @@ class PinnableMap(mmap.mmap):
     _was_refused = False
 
     def pin(self, pinner: Pinner) -> bool:
-        """Register the mapping, unless it is; False if CUDA refuses or has refused."""
+        """Register the mapping, unless it is registered; returns False if CUDA refuses or has refused before."""
         if self._pinned is None and not self._was_refused:
             memory = np.frombuffer(self, np.uint8)
             self._was_refused = not pinner.pin(memory)
@@ -55,7 +55,7 @@ class PinnableMap(mmap.mmap):
 
 
 class PinnedPool:
-    """Lends pinned memory. What comes back is lent again, or freed after ten seconds or if the limit is reached.
+    """Lends pinned memory. Returned blocks are lent again, or freed after ten seconds or when the limit is reached.
 
     Thread-safe.
     """
@@ -66,9 +66,9 @@ class PinnedPool:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._bytes = 0
-        # The longest unused first, and since when.
+        # Unused blocks with the time of their return, the oldest first.
         self._idle: list[tuple[PinnableMap, float]] = []
-        # Appended to wherever the last view of a loan dies, perhaps while this very thread holds the lock.
+        # Appended to in whichever thread the last view of a loan dies, perhaps one that holds the lock.
         self._returned: deque[PinnableMap] = deque()
 
     @property
@@ -77,13 +77,13 @@ class PinnedPool:
         return self._bytes
 
     def lend(self, length: int) -> memoryview:
-        """Memory of undefined content, which comes back when nothing views it any more."""
+        """Lend memory of undefined content; it comes back when its last view dies."""
         size = block_bytes(max(1, length))
         with self._lock:
             block = self._reused(size)
             dropped = self._make_room(size) if block is None else None
         if dropped is not None:
-            # The lock is free here, because others wait for it: CUDA waits for the device before it gives up memory.
+            # Not under the lock, for which others wait: CUDA waits for the device before it unregisters memory.
             dropped.clear()
             block = self._pinned(size)
         if block is None:
@@ -95,14 +95,14 @@ class PinnedPool:
         return view[:length]
 
     def trim(self, idle_seconds: float = _IDLE_SECONDS) -> None:
-        """Free the memory that nobody has used for some time."""
+        """Free memory that has been unused for `idle_seconds`."""
         dropped = []
         with self._lock:
             self._take_back()
             oldest = time.monotonic() - idle_seconds
             while self._idle and self._idle[0][1] <= oldest:
                 dropped.append(self._drop_oldest())
-        # Freed here, see `lend`.
+        # Freed here, without the lock; see `lend`.
         del dropped
 
     def _reused(self, size: int) -> PinnableMap | None:
@@ -110,13 +110,13 @@ class PinnedPool:
         fitting = [entry for entry in self._idle if size <= len(entry[0]) <= 2 * size]
         if not fitting:
             return None
-        # Among equal sizes the most recently used, which may still be in the processor's caches.
+        # Of equal sizes, take the most recently used, which may still be in the processor's caches.
         entry = min(reversed(fitting), key=lambda entry: len(entry[0]))
         self._idle = [other for other in self._idle if other is not entry]
         return entry[0]
 
     def _make_room(self, size: int) -> list[PinnableMap] | None:
-        """Count a new block, and take out idle ones until it fits, to be freed without the lock; None: it cannot."""
+        """Count a new block; returns the idle blocks it displaces, to free without the lock. None if it cannot fit."""
         idle = sum(len(block) for block, _ in self._idle)
         if self._bytes - idle + size > self._limit_bytes:
             return None
@@ -127,7 +127,7 @@ class PinnedPool:
         return dropped
 
     def _pinned(self, size: int) -> PinnableMap | None:
-        """A new block, which was counted; None, and counted no more, if there is no memory or CUDA refuses."""
+        """Create a block that was counted. If there is no memory or CUDA refuses, uncounts it and returns None."""
         block = None
         try:
             mapping = PinnableMap(-1, size, mmap.MAP_PRIVATE)
@@ -152,4 +152,4 @@ class PinnedPool:
 
 
 class _Lent(np.ndarray):
-    """Memory that all views of a loan keep alive."""
+    """The array that all views of a loan keep alive."""

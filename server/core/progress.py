@@ -1,4 +1,4 @@
-"""How far a call is with its caller: what is received and sent, and how long the worker is patient."""
+"""Progress of a call's transfers, and the time limits after which the worker ends a call."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _SILENT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limits for calls with a distant deadline, or none."""
+    """Time limits for calls without a deadline, or with a distant one."""
 
-    # Limit of a whole call; of a long call, between requests.
+    # Limit of a whole call; for a long call, of the time between requests.
     call_seconds: float
-    # Limit for the caller to send or receive `PROGRESS_BYTES`, or all that are left.
+    # Limit for the caller to send or receive `PROGRESS_BYTES`, or the rest of a payload if that is less.
     stall_seconds: float
 
     def why_end(self, progress: Progress, started: float) -> str:
-        """The reason to end a call that began at `started` (monotonic clock); empty if it may continue."""
+        """Return the reason to end a call that began at `started` (monotonic clock); empty if it may continue."""
         now = time.monotonic()
         if progress.is_long and now - max(started, progress.renewed) > self.call_seconds:
             return f"the caller sent no request for {self.call_seconds:g} s (--max-call-seconds)"

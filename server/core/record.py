@@ -33,15 +33,15 @@ class StageTimes:
     __slots__ = ("_started", "created", "ended", "milliseconds", "spans")
 
     def __init__(self, *, is_traced: bool = False) -> None:
-        """Begin now; `is_traced` keeps each interval, too."""
+        """Begin now; `is_traced` also keeps each interval."""
         # Times by `time.perf_counter`: when the call arrived and ended.
         self.created = self._started = self.ended = time.perf_counter()
         self.milliseconds: dict[str, float] = {}
-        # Ordered by their ends; None: not kept.
+        # Ordered by their ends; None if they are not kept.
         self.spans: list[StageSpan] | None = [] if is_traced else None
 
     def begin(self, moment: float) -> None:
-        """Count from a time by `time.perf_counter`, at which the call has arrived."""
+        """Measure from the call's arrival at `moment`, by `time.perf_counter`."""
         self.created = self._started = moment
 
     def restart(self) -> None:
@@ -71,7 +71,7 @@ class StageTimes:
     def add_kernel(self, milliseconds: Mapping[str, float]) -> None:
         """Add the stages of a kernel that has just ended.
 
-        Only their durations are known: their intervals lie one after the other up to now, after the last one.
+        Only their durations are known, so their intervals are laid end to end, up to now and after the last interval.
         """
         for stage, value in milliseconds.items():
             name = f"kernel.{stage}"
@@ -93,7 +93,7 @@ class StageTimes:
         return _Stage(self, name)
 
     def message(self) -> timings_pb2.Timings:
-        """The timings as a reply carries them."""
+        """Return the timings as a reply carries them."""
         stages = [timings_pb2.Stage(name=name, milliseconds=value) for name, value in self.milliseconds.items()]
         return timings_pb2.Timings(stages=stages, total_milliseconds=self.total)
 
@@ -104,7 +104,7 @@ class StageTimes:
 
 
 class _Stage:
-    """Measures a `with` block; a generator would take as long as the shortest stages."""
+    """Measures a `with` block. A class, because a generator would take as long as the shortest stages."""
 
     __slots__ = ("_stage", "_started", "_times")
 
@@ -127,7 +127,7 @@ class CallRecord:
         method: Service and method, such as "RenderService.Render".
         request_id: Names the call in log and traces.
         times: Times of the stages.
-        tenant: The caller; empty if callers are not told apart.
+        tenant: The caller's tenant; empty without tenants.
         engine: The engine of the kernels' stages.
         operation: The operation of the kernels' stages, such as "forward".
         trace_parent: The caller's W3C trace context.
@@ -166,7 +166,7 @@ class CallRecord:
     error: BaseException | None = None
     milliseconds: float = 0.0
     ended_at: float = 0.0
-    # Milliseconds of stages that belong to an engine before this one, and are reported already.
+    # Milliseconds by stage that were already reported, for an earlier engine.
     _reported: Mapping[str, float] | None = None
 
     @property

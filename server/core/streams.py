@@ -1,4 +1,4 @@
-"""Messages of a call: reads those of a request, with its header and payload, and writes a reply's."""
+"""Messages of a call: reads the header and payload of a request, and writes the messages of a reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Receiver(Generic[M]):
     """Reads one stream in two steps, so that the header can be rejected before memory is allocated for the payload."""
 
     def __init__(self, frames: Iterator[Frame[M]], call: Call) -> None:
-        """Read the header; InvalidArgumentError if the stream does not begin with one."""
+        """Read the header; raises InvalidArgumentError if the stream does not begin with one."""
         self._frames = frames
         self._call = call
         first = next(frames, None)
@@ -42,7 +42,7 @@ class Receiver(Generic[M]):
         self._length: int = first.message.payload_bytes  # type: ignore[attr-defined]
 
     def length(self, limit_bytes: int) -> int:
-        """The payload's bytes according to the header, at most `limit_bytes`, which `payload` enforces."""
+        """Return the payload's length according to the header, at most `limit_bytes`, which `payload` enforces."""
         return min(self._length, limit_bytes)
 
     def payload(self, limit_bytes: int, payload_memory: PayloadMemory) -> PayloadReader:
@@ -56,7 +56,7 @@ class Receiver(Generic[M]):
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
     def stream(self) -> PayloadStream:
-        """The payload piece by piece, which may be larger than memory: its length is for the caller to check.
+        """Return the payload as a stream of pieces. It may be larger than memory: the caller checks its length.
 
         The call's turn is given back, and the caller takes it for its work on each piece.
         """
@@ -73,7 +73,7 @@ class Receiver(Generic[M]):
     def expect_end(self) -> None:
         """Raise an InvalidArgumentError if the stream continues after its payload.
 
-        The end of a stream is a separate message: checked after the work, it costs no wait.
+        The end of a stream is a separate message. Checking for it after the work costs no wait.
         """
         for frame in self._frames:
             _refuse_fields(frame.message, "only data after the header", "a second header")
@@ -91,7 +91,7 @@ class PayloadStream:
         self._length = length
 
     def fill(self, buffer: memoryview) -> memoryview:
-        """Fill a buffer with the next bytes; returns it. InvalidArgumentError if the stream ends before."""
+        """Fill a buffer with the next bytes; returns it. Raises InvalidArgumentError if the stream ends first."""
         filled = 0
         while filled < buffer.nbytes:
             if not self._rest.nbytes:
@@ -114,7 +114,7 @@ class PayloadStream:
 def assembled(
     assembler: PayloadAssembler, first: Frame[Any], frames: Iterator[Frame[Any]], limit: str, other: str
 ) -> memoryview:
-    """Receive a whole payload; for a frame with fields InvalidArgumentError (expected `limit`, got `other`)."""
+    """Receive a whole payload; a frame with fields raises InvalidArgumentError (expected `limit`, got `other`)."""
     return collect_until_full(first, frames, assembler, lambda message: _refuse_fields(message, limit, other))
 
 
@@ -124,16 +124,16 @@ def _refuse_fields(message: Message | None, limit: str, other: str) -> None:
 
 
 def only(requests: Iterator[Any], call: Call) -> Any:
-    """The request of a call with a single one; does not wait for the end of the stream."""
+    """Return the only request of a call, without waiting for the end of the stream."""
     for request in requests:
         return request
-    # Cancellation by the caller is the error if there was one.
+    # If the caller cancelled, that is the error to raise.
     call.check()
     raise InvalidArgumentError("stream", "one message", "none")
 
 
 def first_reply(replies: Iterator[Any], call: Call) -> Any:
-    """The reply of a call that must not have more than one."""
+    """Return the reply of a call that must not have more than one."""
     with closing(replies):  # type: ignore[type-var]
         reply = next(replies)
         call.record.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
@@ -146,7 +146,7 @@ def first_reply(replies: Iterator[Any], call: Call) -> Any:
 
 
 def messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
-    """The requests of a call, parsed by `read` in the call's thread."""
+    """Yield the requests of a call, parsed by `read` in the call's thread."""
     progress = call.progress
     while (raw := next_message(requests, call)) is not None:
         progress.has_begun = True
@@ -158,7 +158,7 @@ def messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call
 
 
 def next_message(requests: Iterator[bytes], call: Call) -> bytes | None:
-    """Wait for the next request; None: the caller sends no more."""
+    """Wait for the next request; None if the caller sends no more."""
     call.turn.give()
     with call.progress.receiving, suppress(grpc.RpcError):
         return next(requests, None)
@@ -179,7 +179,7 @@ R = TypeVar(
 
 
 def check_room(call: Call, reply_bytes: int) -> None:
-    """Refuse a call before its work, rather than its reply afterwards, if that has to be one message and cannot be."""
+    """Refuse a call before its work if its reply must be one message but is too long, and no lane has room for it."""
     if reply_bytes > call.most_payload_bytes:
         call.lane.check_room(reply_bytes)
 

@@ -1,4 +1,4 @@
-"""Turns for long work in Python: one call at a time, and the tenants in rotation.
+"""Turns for long work in Python: one call at a time, with the tenants in rotation.
 
 All threads of the process share one interpreter. If the calls of one tenant checked large requests side by side, the
 small calls of all others would wait for each of them.
@@ -14,28 +14,28 @@ from dataclasses import dataclass, field
 
 # The interval at which a call that waits for its turn checks whether it has ended.
 _CHECK_SECONDS = 0.25
-# The owner of a turn gives way to other threads after this time. A small call changes threads about ten times, and may
-# wait as long each time. While nobody works for long, Python's own 5 ms are better: threads that wait for each other a
-# little would otherwise interrupt each other all the time.
+# Switch interval of the interpreter while a turn is taken. A small call changes threads about ten times, and may wait
+# this long each time. Without long work, Python's own 5 ms are better: threads that wait briefly for each other would
+# otherwise interrupt each other all the time.
 _SWITCH_SECONDS = 0.0005
 
 
 @dataclass(eq=False)
 class _Place:
-    """A call's place in its tenant's line."""
+    """A call's place in its tenant's queue."""
 
     owner: Turn
     is_next: threading.Event = field(default_factory=threading.Event)
 
 
 class Turns:
-    """Grants turns. A tenant that had one goes behind all others that wait."""
+    """Grants turns. After a turn, a tenant goes behind all other tenants that wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._usual_seconds = sys.getswitchinterval()
         self._owner: Turn | None = None
-        # The lines of the tenants who wait, in the order of their next turns.
+        # The queues of the waiting tenants, in the order of their next turns.
         self._lines: OrderedDict[str, deque[_Place]] = OrderedDict()
 
     def take(self, turn: Turn, check: Callable[[], None]) -> None:
@@ -89,9 +89,9 @@ class Turns:
 
 
 class Turn:
-    """The turn of one call, which takes it before long work, and gives it back before it waits for anything else.
+    """The turn of one call, which takes it before long work and gives it back before waiting for anything else.
 
-    It does not know the call: in a cycle of references a call, with its stream, would last until garbage collection.
+    It does not refer to the call: a reference cycle would keep the call and its stream alive until garbage collection.
     """
 
     def __init__(self, turns: Turns, tenant: str) -> None:
@@ -105,7 +105,7 @@ class Turn:
         self._turns.take(self, check)
 
     def resume(self, check: Callable[[], None]) -> None:
-        """Take the turn again, if the call has ever taken it: the work that goes on is long."""
+        """Take the turn again if the call has ever taken it, since its remaining work is long."""
         if self._was_taken:
             self.take(check)
 

@@ -1,1 +1,1 @@
-"""The device: its thread, its queue, its memory."""
+"""The device: its thread, its queue and its memory."""

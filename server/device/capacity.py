@@ -25,7 +25,7 @@ class StoreLimits:
     """Limits on the memory of scenes and trainings, in total and per tenant.
 
     Attributes:
-        is_cut: Whether the limits are below those of the options, since the memory is too small.
+        is_cut: Whether the limits are below the options, because the memory is too small.
     """
 
     scene_bytes: int
@@ -41,7 +41,7 @@ class StoreLimits:
 
 
 def store_limits(config: Config, capacity_bytes: int) -> StoreLimits:
-    """The limits that the options set; with tenants, at most half of the memory.
+    """Return the limits that the options set; with tenants, at most half of the memory.
 
     Scenes and trainings stay until their owner deletes them or they expire, so together they must leave memory for the
     calls of other tenants. The larger limit is reduced first.
@@ -61,12 +61,12 @@ def store_limits(config: Config, capacity_bytes: int) -> StoreLimits:
 
 
 def default_capacity(device: torch.device) -> int:
-    """The default of --device-memory-mib, in bytes."""
+    """Return the default of --device-memory-mib, in bytes."""
     return int(_USABLE * free_bytes(device))
 
 
 def free_bytes(device: torch.device) -> int:
-    """The free memory of a GPU, or the memory that this process can still allocate on the host."""
+    """Return the free memory of a GPU, or the memory that this process can still allocate on the host."""
     free = describe(device).memory_free_bytes
     if device.type != "cpu":
         return free
@@ -83,7 +83,7 @@ def _taken(field: str) -> int:
 
 
 def _control_group() -> list[int]:
-    """The memory left in each control group of this process, as in containers; empty without limits."""
+    """Return the memory left in each control group of this process, as in containers; empty without limits."""
     try:
         path = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     except OSError:

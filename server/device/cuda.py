@@ -1,4 +1,4 @@
-"""Copies between the host and a CUDA device, beside its kernels. Tests replace this class to do without a GPU."""
+"""Copies between the host and a CUDA device, concurrent with kernels. Tests replace this class to run without a GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lumigrad.kernels.meshes import Queries, cuda_queries
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
 
-# Only builds with CUDA have its functions.
+# Only builds with CUDA have the functions used here.
 _cuda: Any = _native
 
 
 class CudaCopies:
-    """Copies from one device on a stream of their own, and pinned memory on the host."""
+    """Makes copies from one device on their own stream, and pins memory on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,7 +33,7 @@ class CudaCopies:
         torch.cuda.current_stream(self._device).synchronize()
 
     def record(self) -> torch.cuda.Event:
-        """The end of the kernels that the calling thread has queued so far."""
+        """Return an event at the end of the kernels that the calling thread has queued so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -41,10 +41,10 @@ class CudaCopies:
     def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> torch.cuda.Event:
         """Copy each tensor to its array once the kernels queued so far have ended.
 
-        Returns the end of the copies, until which both must be kept.
+        Returns an event at the end of the copies; tensors and arrays must be kept until then.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        # The threads of calls, which may be many, sleep until it rather than spin.
+        # Blocking, because the threads of many calls may wait for it, and should sleep rather than spin.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         try:
             with torch.cuda.stream(self._stream):
@@ -52,14 +52,14 @@ class CudaCopies:
                     torch.from_numpy(target).copy_(source, non_blocking=True)
             event.record(self._stream)
         except BaseException:
-            # The caller frees the memory.
+            # The caller frees the memory after an error, so no copy may still be using it.
             with suppress(RuntimeError):
                 self._stream.synchronize()
             raise
         return event
 
     def renderer(self) -> _native.Renderer:
-        """Return the renderer of prepared renders, on the stream of the device's thread, the default."""
+        """Return the renderer of prepared renders, on the default stream, which the device's thread uses."""
         made: _native.Renderer = _cuda.cuda_renderer(*self._streams())
         return made
 
@@ -70,25 +70,28 @@ class CudaCopies:
         return made
 
     def queries(self) -> Queries:
-        """Return the queries that are answered without Python, on the same streams."""
+        """Return the queries that are answered without Python, on the streams of `renderer`."""
         return cuda_queries(_cuda, *self._streams())
 
     def passes(self) -> Passes:
-        """The passes that are prepared, likewise."""
+        """Return the prepared passes, on the streams of `renderer`."""
         return cuda_passes(_cuda, *self._streams())
 
     def _streams(self) -> tuple[int, int, int]:
-        """The device's index, and the streams of kernels and of copies."""
+        """Return the device's index, and the streams of kernels and of copies."""
         kernels = torch.cuda.default_stream(self._device).cuda_stream
         return self._device.index or 0, kernels, self._stream.cuda_stream
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy tensors that are complete to the host, without waiting for kernels and other copies."""
+        """Copy complete tensors to the host, without waiting for kernels and other copies."""
         with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
             return [tensor.detach().contiguous().cpu() for tensor in tensors]
 
     def pin(self, memory: Array) -> bool:
-        """Register memory, uint8 from the start of a page on; False if CUDA refuses, with one line in the log."""
+        """Register a uint8 array that begins at a page boundary; returns False if CUDA refuses.
+
+        Only the first refusal is logged.
+        """
         error = pin(self._device, memory.ctypes.data, memory.nbytes)
         if error and not self._has_warned:
             self._has_warned = True

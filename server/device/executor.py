@@ -30,7 +30,7 @@ from lumigrad.server.device.transfer import Delivery, Pending
 
 T = TypeVar("T")
 
-# The interval at which a job that waits for a place in the queue asks again.
+# The interval at which a job that waits for a place in the queue tries again.
 _PLACE_SECONDS = 0.01
 
 
@@ -38,7 +38,7 @@ class DeviceExecutor:
     """Runs jobs one after the other on its thread; refuses jobs when the queue is full.
 
     Attributes:
-        queue: The queue, fair between tenants, which native jobs share. They run within its `take`.
+        queue: The queue, fair between tenants, shared with native jobs, which run within its `take`.
         numbers: The numbers of kinds, batches and sequences in the queue.
     """
 
@@ -53,7 +53,7 @@ class DeviceExecutor:
         on_lost: Callable[[BaseException], None] = lambda error: None,
         on_views: Callable[[int], object] = lambda views: None,
     ) -> None:
-        """Batches that run longer than `limit_seconds` are ended.
+        """Start the thread. Batches that run longer than `limit_seconds` are stopped.
 
         `on_lost` is called with an error after which this process cannot use the device; `on_views` is called with the
         number of views of each batch of Python's jobs.
@@ -61,17 +61,17 @@ class DeviceExecutor:
         self._device = device
         self._memory = memory
         self._limit_seconds = limit_seconds
-        # The queue counts the places itself.
+        # Only limits and error texts are used: the queue counts the places itself.
         self._places = places("places of the queue", queue_size, has_tenants=has_tenants)
         self.queue = Queue(self._places.limit, self._places.share, self._places.kept)
         self.numbers = Numbers()
-        # The error of waiting and new jobs once the queue is closed.
+        # The error raised by waiting and new jobs once the queue is closed.
         self._refusal: type[Exception] = CancelledError
         self._running: Batch | None = None
         self._lock = threading.Lock()
-        # Downloads that threads wait for, and since when (monotonic clock).
+        # Downloads that threads wait for, with the start of the wait (monotonic clock).
         self._downloads: dict[Pending, float] = {}
-        # Download that a job has left to the device.
+        # Download of work that a job has left unfinished on the device.
         self._left: Pending | None = None
         self._on_lost = on_lost
         self._on_views = on_views
@@ -80,7 +80,7 @@ class DeviceExecutor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits, or results are on their way to the host."""
+        """Whether a job runs or waits, or results are being downloaded."""
         return self.queue.is_busy or bool(self._downloads)
 
     @property
@@ -106,9 +106,9 @@ class DeviceExecutor:
         """Run `work` on the device's thread; return its result or raise its exception.
 
         A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call, but may be
-        charged to a `tenant`. `cost` is the predicted cost; with `entry` the job may run in a batch. A job that `waits`
-        waits for a place in the queue, which is a BusyError for others: for what would lose results otherwise, or a
-        scene that was read.
+        charged to a `tenant`. `cost` is the predicted cost; with `entry` the job may run in a batch. If the queue is
+        full, a job that `waits` waits for a place, where other jobs get a BusyError: this is for jobs whose refusal
+        would lose results or a scene already read.
         """
         if call is not None:
             call.turn.give()
@@ -126,7 +126,7 @@ class DeviceExecutor:
             call.on_end(cancel)
         outcome = self.queue.wait(job)
         if call is not None:
-            # The job, and what its work refers to, need not last until the reply is sent.
+            # Do not keep the job, and what its work refers to, until the reply is sent.
             call.off_end(cancel)
         if outcome != Outcome.DONE:
             raise self._error(job, outcome)
@@ -142,7 +142,7 @@ class DeviceExecutor:
         *,
         waits: bool = False,
     ) -> T:
-        """Deliver the result of work in steps: between some of them other jobs run while they wait."""
+        """Deliver the result of work in steps. Waiting jobs run between some of its steps."""
         slices = Slices(begin, cost, self._memory, lambda: self.queue.depth)
         try:
             delivery = self.run(slices.run, call, cost, entry, waits=waits)
@@ -154,7 +154,7 @@ class DeviceExecutor:
         return delivery.result
 
     def deliver(self, work: Callable[[], Delivery[T]], call: Call, cost: Cost | None = None) -> T:
-        """Run work that ends with a download: the device goes on with other jobs meanwhile."""
+        """Run work that ends with a download, during which the device runs other jobs."""
         delivery = self.run(work, call, cost)
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
@@ -162,7 +162,8 @@ class DeviceExecutor:
     def complete(self, download: Pending, call: Call, *, is_repeatable: bool) -> None:
         """Wait for a download on the calling thread.
 
-        `is_repeatable`: the job itself has succeeded, so another worker may repeat it if the device is lost meanwhile.
+        With `is_repeatable`, another worker may repeat the job, which itself has succeeded, if the device is lost
+        meanwhile.
         """
         if download.is_complete:
             return
@@ -176,18 +177,18 @@ class DeviceExecutor:
             raise (StoppingError if is_repeatable else DeviceLostError) from error
 
     def leave(self, download: Pending, sequence: Hashable) -> None:
-        """Called by a job that ends before the device has done its work, which ends with `download`.
+        """Let the running job end before the device has done its work, whose end is `download`.
 
-        Only jobs of the same sequence run before that: others would wait for this work, be charged for it, and meet its
-        errors.
+        Until then, only jobs of the same sequence run: other jobs would wait for this work, be charged for it, and get
+        its errors.
         """
         self._left = download
         self.queue.leave(self.numbers.of(sequence))
 
     def stop_overdue(self) -> None:
-        """Stop the running jobs if they have taken longer than a call may; their callers get DeviceTimeError.
+        """Stop the running jobs if they have taken longer than a call may; their callers get a DeviceTimeError.
 
-        To be called about twice a second.
+        Call it about twice a second.
         """
         self.queue.stop_overdue(self._limit_seconds)
 
@@ -199,7 +200,7 @@ class DeviceExecutor:
     def abandon(self) -> None:
         """Refuse waiting and new jobs after the device is lost, so that clients repeat them on another worker.
 
-        The running job fails without such a status, since it may have caused the loss.
+        The running job fails with a status that clients do not repeat, since it may have caused the loss.
         """
         self._refuse(StoppingError)
         if threading.current_thread() is not self._thread:
@@ -210,7 +211,7 @@ class DeviceExecutor:
         self.queue.close()
 
     def _error(self, job: Job, outcome: Outcome) -> Exception:
-        """The error of a job that was refused, or has ended before its end."""
+        """Return the error of a job that was refused or ended early."""
         numbers = job.refusal
         if outcome == Outcome.FULL:
             return BusyError(self._places.refusal(numbers.own, numbers.all, 1), numbers.retry_seconds)
@@ -242,7 +243,10 @@ class DeviceExecutor:
         self.queue.finish(seconds, is_ok)
 
     def _record(self, batch: Batch) -> bool:
-        """Whether all jobs have succeeded. Errors stay out of the frame in which they arose: it refers to them."""
+        """Report the errors and views of a batch; returns whether all its jobs succeeded.
+
+        A function of its own, so that the frame of `_work` does not refer to errors whose tracebacks contain it.
+        """
         errors = batch.errors
         for error in errors:
             if is_device_lost(error):
@@ -258,7 +262,7 @@ class DeviceExecutor:
             if left is not None:
                 self._wait(left)
         except Exception as error:
-            # The call that has left the work waits for it too, and meets the error.
+            # The call that left the work also waits for it, and gets the error.
             if is_device_lost(error):
                 self._on_lost(error)
         self.queue.settled()

@@ -6,7 +6,7 @@ import traceback
 
 import torch
 
-# CUDA's names and descriptions of such errors; messages of torch and of the kernels contain one or the other.
+# CUDA's names and descriptions of sticky errors; messages of torch and of the kernels contain either.
 _TEXTS = (
     "cudaErrorAssert",
     "cudaErrorContained",
@@ -37,7 +37,7 @@ _TEXTS = (
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, reports that the CUDA context is corrupted."""
+    """Return whether an error, or one of its causes, reports that the CUDA context is corrupted."""
     seen: BaseException | None = error
     while seen is not None:
         text = str(seen)
@@ -47,7 +47,7 @@ def is_device_lost(error: BaseException) -> bool:
     return False
 
 
-# Texts of errors that have no specific type: of torch's CPU allocator, and of GPU libraries.
+# Texts of out-of-memory errors without a specific type, from torch's CPU allocator and GPU libraries.
 _MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -56,7 +56,7 @@ _MEMORY_TEXTS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, reports that memory was exhausted."""
+    """Return whether an error, or one of its causes, reports that memory was exhausted."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError | torch.cuda.OutOfMemoryError):
@@ -68,9 +68,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_locals(error: BaseException) -> None:
-    """Clear the local variables of the frames that an error has left, so that the tensors in them are freed.
+    """Clear the local variables of the frames in an error's traceback, so that the tensors in them are freed.
 
-    Errors live long: the callers' frames, which hold them, are in their tracebacks. The stack can still be printed.
+    Errors live long, because the frames in their tracebacks refer to them. The stack can still be printed.
     """
     errors, seen = [error], {id(error)}
     for one in errors:

@@ -1,4 +1,4 @@
-"""Jobs of Python for the device's thread, batches of them, and long work in slices, each of which is a job."""
+"""Python jobs for the device's thread, batches of jobs, and long work in slices, each of which is a job."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from lumigrad.server.device.faults import is_out_of_memory, release_locals
 from lumigrad.server.device.memory import Cost, DeviceMemory
 
 T = TypeVar("T")
-# Work in steps goes on for so long while others wait.
+# How long a slice of work in steps runs while other jobs wait.
 _SLICE_SECONDS = 0.02
 _MOST_NUMBERS = 4096
 
 
 class Numbers:
-    """Numbers that stand for equal things in the queue, such as kinds of jobs, as long as they are in use."""
+    """Assigns numbers to keys that the queue compares, such as kinds of jobs; forgets the least recently used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers: OrderedDict[Hashable, int] = OrderedDict()
-        # None is used again: the queue may still have one that was forgotten here.
+        # Numbers are not reused: the queue may still hold a number that was forgotten here.
         self._unused = itertools.count(1)
 
     def of(self, key: Hashable | None) -> int:
-        """The number of a key, always the same unless many others were asked for since; 0 for None."""
+        """Return the number of a key, the same each time unless the key was forgotten; 0 for None."""
         if key is None:
             return 0
         with self._lock:
@@ -71,8 +71,8 @@ class BatchEntry(NamedTuple):
 class Job(QueuedJob):
     """A function to run on the device's thread. It runs once, and the thread that waits for it takes its result.
 
-    The worker's own jobs have no call. They are urgent: they are short, and test whether the device works, or bring
-    back what several calls of a tenant may wait for.
+    The worker's own jobs have no call. They are urgent because they are short, and either test the device or restore
+    data that several calls of a tenant may wait for.
     """
 
     def __init__(
@@ -84,7 +84,10 @@ class Job(QueuedJob):
         numbers: Numbers,
         tenant: str = "",
     ) -> None:
-        """A job without `entry` runs alone. Its time is the call's tenant's; without a call that of `tenant`."""
+        """Create a job, which without `entry` runs alone.
+
+        Its time is charged to the call's tenant, or to `tenant` if there is no call.
+        """
         super().__init__(
             tenant if call is None else call.tenant,
             int(Priority.INTERACTIVE if call is None else call.priority),
@@ -106,7 +109,7 @@ class Job(QueuedJob):
         self._work = work
 
     def begin(self) -> bool:
-        """Note how long it has waited; False, with the error noted, if its call has ended."""
+        """Record how long the job has waited. If its call has ended, keeps that error and returns False."""
         if self.call is None:
             return True
         self.call.times.add("queue", self.waited_seconds * 1e3)
@@ -125,7 +128,7 @@ class Job(QueuedJob):
             self.note(error)
 
     def note(self, error: BaseException) -> None:
-        """Note an error of the work; if its kernels were stopped, the reason why its call has ended."""
+        """Keep an error of the work; if its kernels were stopped, keep the reason why its call has ended instead."""
         release_locals(error)
         self.error = error
         if isinstance(error, Stopped):
@@ -133,14 +136,17 @@ class Job(QueuedJob):
         self.give_up()
 
     def ended(self) -> Exception:
-        """The error of its call, which has ended or has taken too long."""
+        """Return the error of the job's call, which has ended or taken too long."""
         error = self._error_of_call()
         if error is None and self.overdue_limit:
             error = DeviceTimeError(self.overdue_limit)
         return error or CancelledError()
 
     def give(self) -> Any:
-        """Give the result away, or raise the error: it refers to the frames that it has left, and these to it."""
+        """Hand over the result, or raise the error, and keep neither.
+
+        An error refers to the frames in its traceback, and they may refer to it.
+        """
         result, error = self.result, self.error
         self.result = self.error = None
         if error is None:
@@ -163,7 +169,7 @@ class Batch:
     """Jobs that run together: a single one, or several with equal keys."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        """Several jobs must have entries with equal keys."""
+        """Create a batch; several jobs must have entries with equal keys."""
         self._jobs = jobs
 
     @property
@@ -183,12 +189,12 @@ class Batch:
 
     @property
     def is_batchable(self) -> bool:
-        """Whether its jobs may run with others."""
+        """Whether its jobs may run together with other jobs."""
         return self._jobs[0].entry is not None
 
     @property
     def unchecked_seconds(self) -> float:
-        """Seconds since one of its jobs checked its call, as jobs do between parts of their work."""
+        """Seconds since any of its jobs last checked its call, as jobs do between parts of their work."""
         checked = [job.call.checked for job in self._jobs if job.call is not None]
         return time.monotonic() - max(checked, default=-math.inf)
 
@@ -198,7 +204,7 @@ class Batch:
         return [job.error for job in self._jobs if job.error is not None]
 
     def charge(self, seconds: float) -> None:
-        """Add the time that it took to that of its calls, by their shares of the views."""
+        """Add the batch's time to its calls, in proportion to their views."""
         views = self.views
         for job in self._jobs:
             if job.call is not None:
@@ -215,9 +221,9 @@ class Batch:
             self._finish(running, memory)
 
     def _finish(self, jobs: Sequence[Job], memory: DeviceMemory) -> None:
-        """Wait for what jobs, of which some failed, have queued on the device: its time and its errors are theirs.
+        """Wait for the work that jobs, some of which failed, have queued on the device: its time and errors are theirs.
 
-        This includes what earlier jobs have left unfinished there, which is nothing for most jobs.
+        This includes work that earlier jobs left unfinished there; mostly there is none.
         """
         try:
             memory.finish()
@@ -238,7 +244,7 @@ class Batch:
                 job.result = result
         except BaseException as error:
             if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
-                # One job's request, or the size of the batch, may be the cause: the jobs then run one by one.
+                # The cause may be the request of one job, or the size of the batch, so run the jobs one by one.
                 release_locals(error)
                 for job in jobs:
                     job.work(memory)
@@ -248,18 +254,18 @@ class Batch:
 
 
 class Rest(Enum):
-    """Replies of a slice in place of a result."""
+    """What a slice returns instead of a result."""
 
     OPEN = auto()
 
 
 class Slices(Generic[T]):
-    """Work whose steps one job after the other runs. What it has allocated counts as in use between them."""
+    """Work whose steps run in a series of jobs. Between them, the memory that it has allocated counts as in use."""
 
     def __init__(
         self, begin: Callable[[], Steps[T]], cost: Cost, memory: DeviceMemory, others: Callable[[], int]
     ) -> None:
-        """`begin` makes the steps, anew after one has failed; `others` returns the number of jobs that wait."""
+        """Prepare the work. `begin` starts its steps, anew after a failure; `others` returns how many jobs wait."""
         self.cost = cost
         self._begin = begin
         self._memory = memory
@@ -268,7 +274,7 @@ class Slices(Generic[T]):
         self._kept = 0
 
     def run(self) -> T | Rest:
-        """Run the next slice, on the device's thread; its cost is `cost` then."""
+        """Run the next slice, on the device's thread, as a job that costs `cost`."""
         steps = self._steps = self._steps or self._begin()
         until = time.monotonic() + _SLICE_SECONDS
         try:
@@ -282,15 +288,15 @@ class Slices(Generic[T]):
         except BaseException:
             self._steps = None
             raise
-        # Memory that was allocated is counted from now on, in place of the cost of each job.
+        # Allocated memory is counted here from now on, rather than in the cost of each job.
         self._kept += self.cost.bytes - self.cost.payload_bytes
         self._memory.keep(self.cost.bytes - self.cost.payload_bytes)
-        # The rest of the work says nothing about the time of its kind.
+        # The remaining work must not affect the time estimate of its kind.
         self.cost = replace(self.cost, bytes=self.cost.payload_bytes, kind=None)
         return Rest.OPEN
 
     def close(self) -> None:
-        """Give up what is not done, once no job of it runs any more."""
+        """Abandon the remaining steps and release the memory. No job of this work may be running."""
         self._steps = None
         self._memory.keep(-self._kept)
         self._kept = 0

@@ -1,4 +1,4 @@
-"""Memory of the device: budgets over the tenants' stores, what jobs need, and eviction for them."""
+"""Memory of the device: budgets for the tenants' stores, the needs of jobs, and eviction to make room for jobs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Store(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether it has objects that may not be evicted yet, but soon."""
+        """Whether it has objects that cannot be evicted now but soon can be."""
 
     @property
     def count(self) -> int:
-        """The number of its objects that count towards a budget's."""
+        """The number of its objects that count towards a budget's limit."""
 
     @property
     def limit_bytes(self) -> int:
-        """The bytes that its tenant may use, in this store and its spare together."""
+        """The bytes that its tenant may use in this store and its spare together."""
 
     @property
     def spare(self) -> Store | None:
-        """A store of the same tenant that gives up all of its objects before this one is refused room."""
+        """A store of the same tenant, which is emptied before this one is refused room."""
 
     def __len__(self) -> int:
-        """The number of its objects."""
+        """Return the number of its objects."""
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Evict the least recently used object; False if none may be evicted."""
@@ -60,15 +60,15 @@ _COUNT: _Size = attrgetter("count")
 class Budget:
     """Limits on the stores of several tenants together, in addition to each tenant's own limits.
 
-    A store and its spare are one tenant's. Only tenants above an even share give up objects for others.
+    A store and its spare belong to one tenant. Only tenants above an even share lose objects to other tenants.
     """
 
     def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
-        """Each of several tenants keeps an even share of `kept_bytes`, which `drop` does not evict."""
+        """Create a budget. If there are several tenants, `drop` leaves each an even share of `kept_bytes`."""
         self.limit_bytes = limit_bytes
         self.limit_count = limit_count
         self._kept_bytes = kept_bytes
-        # The bytes that all stores use. Each call asks for them, and there may be many tenants.
+        # The bytes that all stores use. A running total, since each call reads it and there may be many tenants.
         self.bytes = 0
         self._stores: tuple[Store, ...] = ()
         self._lock = threading.Lock()
@@ -85,21 +85,21 @@ class Budget:
 
     @property
     def is_held(self) -> bool:
-        """Whether objects may not be evicted yet, but soon."""
+        """Whether there are objects that cannot be evicted now but soon can be."""
         return any(store.is_held for store in self._stores)
 
     def join(self, store: Store) -> None:
-        """Count a store from now on, which is empty, and reports each `change` of its bytes."""
+        """Add an empty store, which must report each `change` of its bytes."""
         with self._lock:
             self._stores = (*self._stores, store)
 
     def change(self, nbytes: int) -> None:
-        """Count so many bytes more, or less, of a store."""
+        """Add `nbytes`, which may be negative, to the total."""
         with self._lock:
             self.bytes += nbytes
 
     def drop(self, nbytes: int) -> None:
-        """Evict `nbytes`, or all that may be evicted: least recently used objects of the largest tenant first.
+        """Evict `nbytes`, or as much as possible: the least recently used objects of the largest tenant first.
 
         The caller must not hold the stores' locks.
         """
@@ -110,10 +110,10 @@ class Budget:
                 return
 
     def enforce(self, grown: Store, nbytes: int = 0, count: int = 0) -> bool:
-        """Evict down to the limits after a store has grown, except its newest object; False if that cannot stay.
+        """Evict down to the limits after a store has grown, but not its newest object; False if that one cannot stay.
 
-        It can stay if the limits are met, or if all other stores are empty. With `nbytes` and `count`, before it grows
-        by them. The caller must not hold the stores' locks.
+        It can stay if the limits are met, or if all other stores are empty. Give `nbytes` and `count` to call this
+        before the store grows by them. The caller must not hold the stores' locks.
         """
         limit_bytes, limit_count = self.limit_bytes - nbytes, self.limit_count - count
         if not self._enforce_tenant(grown, nbytes):
@@ -127,17 +127,17 @@ class Budget:
         return fits or not any(len(store) for store in self._stores if store not in own)
 
     def _enforce_tenant(self, grown: Store, nbytes: int) -> bool:
-        """Evict down to the limit of the tenant of a store; False if a spare has grown and still does not fit."""
+        """Evict down to the limit of a store's tenant; False if the grown store is a spare and still does not fit."""
         store = next((store for store in self._stores if store.spare is grown), grown)
         tenant = _tenant_of(store)
-        # A store without a spare keeps to the limit itself.
+        # A store without a spare enforces the limit itself.
         while len(tenant) > 1 and sum(map(_BYTES, tenant)) + nbytes > store.limit_bytes:
             if not _drop_of(tenant, _BYTES, store.limit_bytes, grown):
                 return grown is store or not len(store)
         return True
 
     def _tenants(self) -> list[_Tenant]:
-        """The stores of each tenant that has any objects."""
+        """Return the stores of each tenant that has any objects."""
         spares = {store.spare for store in self._stores}
         tenants = [_tenant_of(store) for store in self._stores if store not in spares]
         return [tenant for tenant in tenants if any(map(len, tenant))]
@@ -155,9 +155,9 @@ def _tenant_of(store: Store) -> _Tenant:
 
 
 def _drop_of(tenant: _Tenant, size: _Size, share: int, grown: Store | None) -> bool:
-    """Evict an object of a tenant's larger store, or else of the other; False if none may be evicted.
+    """Evict an object of a tenant's larger store, or else of the smaller; False if none may be evicted.
 
-    A spare that has grown leaves the other store half of the tenant's share.
+    A spare that has grown leaves the main store half of the tenant's share.
     """
     for store in sorted(tenant, key=size, reverse=True):
         is_left = store is not grown and grown is tenant[-1] and 2 * size(store) <= share
@@ -171,12 +171,13 @@ class Cost:
     """The predicted cost of a job.
 
     Attributes:
-        kind: Jobs of equal kinds take about the same time per view; None: unknown.
+        kind: Jobs of equal kinds take about the same time per view; None if that is unknown.
         views: The number of views to render; 1 for a query.
         bytes: The device memory that the job needs, without stored scenes and forward states.
         payload_bytes: The part of `bytes` for the payloads of request and reply.
         is_repeatable: Whether the job may run again after a failure, since it changes nothing but its result.
-        sequence: Jobs of one sequence may run while the device is at work on the one before; None: it belongs to none.
+        sequence: A job of a sequence may run while the device still works on the previous job of the same sequence.
+            None if the job belongs to no sequence.
     """
 
     kind: Hashable | None = None
@@ -188,7 +189,7 @@ class Cost:
 
     @staticmethod
     def of_payload(nbytes: int) -> Cost:
-        """The cost of a repeatable job that needs little more memory than its payload."""
+        """Return the cost of a repeatable job that needs little more memory than its payload."""
         return Cost(bytes=nbytes, payload_bytes=nbytes, is_repeatable=True)
 
 
@@ -196,7 +197,7 @@ _NOTHING = Cost()
 
 
 class Beside:
-    """Memory of work beside the jobs: in use until `release`; enter it around the work itself."""
+    """Memory of work that runs concurrently with jobs: in use until `release`. Enter it around the work itself."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class Beside:
         release: Callable[[], None],
         refusal: Callable[[], DeviceMemoryError] | None = None,
     ) -> None:
-        """The kernels of the work have `room`, or any; `refusal` makes the error if that is not enough."""
+        """Limit the kernels of the work to `room`, if given; `refusal` makes the error if that is not enough."""
         self.release = release
         self._room = room
         self._refusal = refusal
@@ -223,11 +224,12 @@ class Beside:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
-# Share of the free memory that kernels may take beyond the prediction, since the length of lists of tiles
-# follows from the values of a scene. The rest is for payloads that arrive meanwhile.
+# Share of the free memory that kernels may take beyond the prediction, since the length of tile lists depends on the
+# values of a scene. The rest is for payloads that arrive meanwhile.
 _ROOM_FRACTION = 0.5
 _LEAST_ROOM_BYTES = 64 << 20
-# Memory must be leaking after this number of consecutive failures of calls that needed at most half of what is free.
+# After this number of consecutive failures of calls that needed at most half of the free memory, memory must be
+# leaking.
 _MOST_FAILURES = 5
 
 
@@ -236,7 +238,7 @@ class _Shortage:
     """The result of an attempt that ran out of memory.
 
     Attributes:
-        refused_bytes: Bytes that the kernels asked for, if that was more than their room; 0: there was no memory.
+        refused_bytes: Bytes that the kernels asked for, if that was more than their room; 0 if an allocation failed.
     """
 
     cause: BaseException
@@ -258,9 +260,11 @@ class DeviceMemory:
         on_leak: Callable[[str], None] = lambda why: None,
         transfer: Transfer | None = None,
     ) -> None:
-        """Payloads in `payload_memory` use the same memory; None: they use other memory.
+        """Create the accounts of a device.
 
-        Downloads of `transfer` hold memory while later jobs run; None: there are none.
+        Payloads in `payload_memory` use the same memory; None if they use other memory.
+
+        Downloads of `transfer` hold memory while later jobs run; None if there are no downloads.
 
         `on_shortage` is called after a failed allocation, with whether a second attempt succeeded; `on_leak` is called
         with the reason when memory must be leaking.
@@ -276,7 +280,7 @@ class DeviceMemory:
         self._trainings: Account | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        # Bytes that work beside the jobs takes, if it is of the same memory, and that jobs have left for others.
+        # Bytes of concurrent work in the same memory, and bytes that jobs have left for later jobs.
         self._beside = 0
 
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
@@ -284,12 +288,12 @@ class DeviceMemory:
         self._contexts, self._stored, self._trainings = contexts, (contexts, scenes), trainings
 
     def check(self, cost: Cost, held_bytes: int = 0) -> None:
-        """Raise DeviceMemoryError for a job that could not run even if only `held_bytes` of the memory were in use."""
+        """Raise DeviceMemoryError for a job that could not run even if only `held_bytes` were in use."""
         if cost.bytes + held_bytes > self.capacity_bytes:
             raise DeviceMemoryError(cost.bytes, self.capacity_bytes - held_bytes)
 
     def begin(self, call: Call | None) -> None:
-        """Count the payloads that a call has announced as in use: a job of it begins."""
+        """Count the payloads that a call has announced as in use, when one of its jobs begins."""
         if self._payload_memory is not None and call is not None:
             self._payload_memory.begin(call)
 
@@ -299,12 +303,12 @@ class DeviceMemory:
         return self._free(_NOTHING) - self._downloading_bytes
 
     def room_bytes(self, cost: Cost) -> int | None:
-        """The memory that the kernels of a job may take now; None if too little is free. On any thread."""
+        """Return the memory that the kernels of a job may take now; None if too little is free. On any thread."""
         free = self.free_bytes
         return None if cost.bytes > free else self._room_bytes(cost, free)
 
     def beside(self, cost: Cost) -> Beside:
-        """Room for work of the host beside the jobs, on any thread; DeviceMemoryError if it does not fit."""
+        """Make room for host work concurrent with jobs, on any thread; raises DeviceMemoryError if it does not fit."""
         if self._payload_memory is None:
             # The device has memory of its own.
             return Beside(None, lambda: None)
@@ -316,14 +320,15 @@ class DeviceMemory:
         return Beside(room, lambda: self.keep(-cost.bytes), lambda: self._refusal(cost, room.refused))
 
     def keep(self, nbytes: int) -> None:
-        """Count memory that a job has left for the next one of its call, or stop to count it; on any thread."""
+        """Count memory that a job leaves for the next job of its call; negative to stop counting it. On any thread."""
         with self._lock:
             self._beside += nbytes
 
     def make_room(self, cost: Cost) -> MemoryRoom:
-        """The room of the kernels of a job; enter it around them.
+        """Make room for the kernels of a job; enter the result around them.
 
-        Waits for a download and evicts forward states until the job fits; DeviceMemoryError if that does not suffice.
+        Waits for a download and evicts forward states until the job fits; raises DeviceMemoryError if it still does
+        not.
         """
         free = self._free(cost)
         if cost.bytes > free - self._downloading_bytes and self._transfer is not None:
@@ -336,18 +341,18 @@ class DeviceMemory:
         return MemoryRoom(self._room_bytes(cost, free))
 
     def run(self, work: Callable[[], T], cost: Cost) -> T:
-        """Run `work`; if it runs out of memory and is repeatable, free memory and run it once more.
+        """Run `work`. If it runs out of memory and is repeatable, free memory and run it once more.
 
-        DeviceMemoryError if it runs out of memory again.
+        Raises DeviceMemoryError if it runs out of memory again.
         """
-        # Jobs that need nothing always fit, such as the tests of the device.
+        # Jobs that need no memory, such as tests of the device, always fit.
         result = self._attempt(work, self.make_room(cost) if cost.bytes else self._room_for(cost))
         if not isinstance(result, _Shortage):
             return result
         if result.refused_bytes and not self._widen(cost, result.refused_bytes):
             raise self._refusal(cost, result.refused_bytes) from result.cause
         if not result.refused_bytes:
-            # Half of the forward states go, or more if the job needs more, and all cached memory.
+            # Evict half of the forward states, or more if the job needs more, and free all cached memory.
             if self._transfer is not None:
                 self._transfer.settle()
             if self._contexts is not None:
@@ -386,7 +391,7 @@ class DeviceMemory:
         return cost.bytes + max(int(_ROOM_FRACTION * (free - cost.bytes)), _LEAST_ROOM_BYTES)
 
     def _widen(self, cost: Cost, wanted_bytes: int) -> bool:
-        """Evict forward states for kernels that need more than their room; whether they then have it."""
+        """Evict forward states for kernels that need more than their room; returns whether there is enough then."""
         if wanted_bytes > self._room_bytes(cost, self.capacity_bytes):
             return False
         missing = cost.bytes + int((wanted_bytes - cost.bytes) / _ROOM_FRACTION) - self._free(cost)
@@ -395,7 +400,7 @@ class DeviceMemory:
         return wanted_bytes <= self._room_bytes(cost, self._free(cost))
 
     def _refusal(self, cost: Cost, wanted_bytes: int) -> DeviceMemoryError:
-        """The error of a job whose kernels need more than their room; no retry if they never could have it."""
+        """Return the error of a job whose kernels need more than their room, with no retry time if they never fit."""
         most = self._room_bytes(cost, self.capacity_bytes)
         if wanted_bytes > most:
             return DeviceMemoryError(wanted_bytes, most)

@@ -27,18 +27,18 @@ from lumigrad.v1 import tensor_pb2
 
 T = TypeVar("T")
 
-# Buffers of uploads that are cached for later ones. glibc has an arena per thread, so that it would not reuse a buffer
-# that another call's thread has freed.
+# Sizes between which upload buffers are cached. glibc has an arena per thread, so it would not reuse a buffer that
+# another call's thread has freed.
 _LEAST_KEPT_BYTES = 8 << 20
 _MOST_KEPT_BYTES = 128 << 20
 # Arrays in a block of pinned memory begin at multiples of this.
 _ALIGNMENT = 64
-# Parts of a call's work that are queued on a GPU while one runs. A call that was cancelled still runs so many.
+# Parts of a call's work that are queued on a GPU while one runs. A cancelled call still runs this many.
 _PARTS_AHEAD = 1
 
 
 class _Copies:
-    """Copies from the device to the host that may be in progress; keeps the memory of both until they have ended."""
+    """Copies from the device to the host that may be in progress; keeps source and target memory until they end."""
 
     def __init__(self, sources: Sequence[torch.Tensor], targets: Sequence[Array], end: torch.cuda.Event) -> None:
         self._memory: tuple[Sequence[torch.Tensor], Sequence[Array]] = sources, targets
@@ -51,12 +51,12 @@ class _Copies:
 
     @property
     def device_bytes(self) -> int:
-        """The memory of the device that they hold."""
+        """The memory of the device that the copies hold."""
         sources, _ = self._memory
         return sum(source.nbytes for source in sources)
 
     def wait(self) -> None:
-        """Wait until they have ended, on any thread; raises if the device is lost."""
+        """Wait until the copies have ended, on any thread; raises if the device is lost."""
         end = self._end
         if end is None:
             return
@@ -75,7 +75,7 @@ class Pending(Protocol):
         """Whether `wait` would return at once."""
 
     def wait(self) -> None:
-        """Wait until they have come, on any thread; raises if the device is lost."""
+        """Wait until the results have arrived, on any thread; raises if the device is lost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Download:
     """Arrays that are on their way from the device to the host.
 
     Attributes:
-        copies: When they have ended, the arrays are complete; None: they are.
+        copies: The copies that complete the arrays; None if the arrays are complete.
     """
 
     arrays: Sequence[Array]
@@ -109,9 +109,12 @@ class Delivery(Generic[T]):
 
 
 class Transfer:
-    """Moves arrays to and from the CPU, which needs no copies. All but `allocate` belong to the device's thread."""
+    """Moves arrays to and from the CPU, which needs no copies.
 
-    # Registers memory that the device is to write to; None: it can write to any.
+    Methods run on the device's thread, except `allocate` and those documented otherwise.
+    """
+
+    # Registers memory that the device is to write to; None if it can write to any memory.
     pinner: Pinner | None = None
 
     def __init__(self, device: torch.device) -> None:
@@ -130,15 +133,15 @@ class Transfer:
         return 0
 
     def allocate(self, length: int) -> memoryview:
-        """A buffer for an upload."""
+        """Return a buffer for an upload."""
         return self._buffers.lend(length)
 
     def upload(self, array: Array, dtype: tensor_pb2.DType) -> torch.Tensor:
-        """The array on the device, as float32 if it is of another float type.
+        """Return the array on the device; other float types become float32.
 
         On CUDA the copy is only queued: keep the array until `finish`.
         """
-        # Inline bytes are immutable, which torch cannot express; they are few.
+        # torch has no read-only tensors, so immutable inline bytes, which are few, are copied.
         host = torch.from_numpy(array if array.flags.writeable else array.copy())
         if dtype == dtypes.BFLOAT16:
             host = host.view(torch.bfloat16)
@@ -146,20 +149,20 @@ class Transfer:
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def download(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """The tensors on the host; bfloat16 as uint16 bits. Waits for all queued work of the device."""
+        """Return the tensors on the host; bfloat16 as uint16 bits. Waits for all queued work of the device."""
         download = self.start_download(tensors)
         download.wait()
         return list(download.arrays)
 
     def start_download(self, tensors: Sequence[torch.Tensor], lanes: Sequence[NoLane] = ()) -> Download:
-        """Begin a download without waiting: on CUDA tensors are copied while the device goes on.
+        """Begin a download without waiting: on CUDA, tensors are copied while the device continues with other work.
 
-        `lanes` has for each tensor the lane whose shared memory it is copied to, where that has room.
+        `lanes` has a lane for each tensor, to whose shared memory it is copied if there is room.
         """
         return Download([_bits(tensor).numpy() for tensor in tensors])
 
     def copied(self, tensors: Sequence[torch.Tensor], lane: NoLane) -> list[Array]:
-        """Copies of tensors on the host, in the shared memory of a lane where that has room; waits for the device."""
+        """Copy tensors to the host, to the shared memory of a lane if it has room; waits for the device."""
         return [self._copied(_bits(tensor).numpy(), lane) for tensor in tensors]
 
     def _copied(self, source: Array, lane: NoLane) -> Array:
@@ -172,21 +175,21 @@ class Transfer:
         """Wait for the last download, so that it holds no memory of the device."""
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """Download on any thread, tensors that were complete at the last wait for the device."""
+        """Download, on any thread, tensors that were complete at the last wait for the device."""
         return [tensor.numpy() for tensor in tensors]
 
     def finish(self) -> None:
         """Wait for the device."""
 
     def paced(self, check: Callable[[], object]) -> Callable[[], object]:
-        """A function to call before each part of a call's work, which may raise to stop it.
+        """Return a function to call before each part of a call's work, which may raise to stop it.
 
-        It is `check`, with a wait on CUDA so that little is queued that cannot be stopped any more.
+        The function is `check`; on CUDA it also waits, to limit the queued work, which can no longer be stopped.
         """
         return check
 
     def trim(self) -> None:
-        """Free cached memory that was unused for some time; on any thread."""
+        """Free cached memory that was unused for some time; callable on any thread."""
 
     def renderer(self) -> Renderer:
         """Return the renderer of prepared renders."""
@@ -197,7 +200,7 @@ class Transfer:
         return cpu_queries()
 
     def passes(self) -> Passes:
-        """The passes that are prepared, and whose states are retained."""
+        """Return the prepared passes, whose states are retained."""
         return cpu_passes()
 
     def step_machine(self) -> StepMachine:
@@ -221,7 +224,7 @@ class CudaTransfer(Transfer):
         self.pinner = copies
         self._copies = copies
         self._pool = PinnedPool(copies, pinned_limit_bytes)
-        # The copies of the last download; None: they have ended.
+        # The copies of the last download; None if they are known to have ended.
         self._last: _Copies | None = None
 
     @property
@@ -236,11 +239,11 @@ class CudaTransfer(Transfer):
         return 0 if last is None else last.device_bytes
 
     def allocate(self, length: int) -> memoryview:
-        """A buffer for an upload."""
+        """Return a buffer for an upload."""
         return self._pool.lend(length) if length else super().allocate(length)
 
     def start_download(self, tensors: Sequence[torch.Tensor], lanes: Sequence[NoLane] = ()) -> Download:
-        """The tensors on their way to pinned memory, or to the shared memory of lanes."""
+        """Start copying tensors to pinned memory, or to the shared memory of lanes."""
         self.settle()
         sources = [_bits(tensor) for tensor in tensors]
         targets = self._targets(sources, lanes or [NoLane()] * len(sources))
@@ -249,7 +252,7 @@ class CudaTransfer(Transfer):
         return Download(targets, self._last)
 
     def copied(self, tensors: Sequence[torch.Tensor], lane: NoLane) -> list[Array]:
-        """Copies of tensors, which a download makes."""
+        """Copy tensors to the host by a download, and wait for it."""
         download = self.start_download(tensors, [lane] * len(tensors))
         download.wait()
         return list(download.arrays)
@@ -257,13 +260,13 @@ class CudaTransfer(Transfer):
     def settle(self) -> None:
         """Wait for the last download, so that it holds no memory of the device."""
         if self._last is not None:
-            # An error is that of the call which waits for the download, too.
+            # The call that waits for the download also gets this error, and reports it.
             with suppress(Exception):
                 self._last.wait()
             self._last = None
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """Download on any thread, tensors that were complete at the last wait for the device."""
+        """Download, on any thread, tensors that were complete at the last wait for the device."""
         return [host.numpy() for host in self._copies.fetch(tensors)]
 
     def finish(self) -> None:
@@ -271,7 +274,7 @@ class CudaTransfer(Transfer):
         self._copies.finish()
 
     def paced(self, check: Callable[[], object]) -> Callable[[], object]:
-        """A function to call before each part of a call's work, which may raise to stop it."""
+        """Return a function to call before each part of a call's work, which may raise to stop it."""
         ends: deque[torch.cuda.Event] = deque()
 
         def before_part() -> None:
@@ -284,11 +287,11 @@ class CudaTransfer(Transfer):
         return before_part
 
     def trim(self) -> None:
-        """Free cached memory that was unused for some time; on any thread."""
+        """Free cached memory that was unused for some time; callable on any thread."""
         self._pool.trim()
 
     def renderer(self) -> Renderer:
-        """Return the renderer of prepared renders: its kernels and copies use the streams of the others."""
+        """Return the renderer of prepared renders; its kernels and copies use the same streams as all others."""
         return self._copies.renderer()
 
     def queries(self) -> Queries:
@@ -296,7 +299,7 @@ class CudaTransfer(Transfer):
         return self._copies.queries()
 
     def passes(self) -> Passes:
-        """The passes that are prepared, likewise."""
+        """Return the prepared passes, on the same streams."""
         return self._copies.passes()
 
     def step_machine(self) -> StepMachine:
@@ -307,7 +310,7 @@ class CudaTransfer(Transfer):
         return host.to(self.device, non_blocking=True)
 
     def _targets(self, sources: Sequence[torch.Tensor], lanes: Sequence[NoLane]) -> list[Array]:
-        """Arrays for the tensors: in the shared memory of lanes, or together in one block of pinned memory."""
+        """Allocate arrays for tensors: in the shared memory of lanes, or together in one block of pinned memory."""
         shared = [lane.allocate(it.shape, _numpy_type(it.dtype)) for it, lane in zip(sources, lanes, strict=True)]
         rest = [it for it, target in zip(sources, shared, strict=True) if target is None]
         ends = list(accumulate(-(-it.nbytes // _ALIGNMENT) * _ALIGNMENT for it in rest))
@@ -320,14 +323,14 @@ class CudaTransfer(Transfer):
 
 
 def transfer_for(device: torch.device, pinned_limit_bytes: int) -> Transfer:
-    """The transfers of a device."""
+    """Return the transfers of a device."""
     if device.type == "cpu":
         return Transfer(device)
     return CudaTransfer(device, CudaCopies(device), pinned_limit_bytes)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor; one of bfloat16 as uint16, since numpy has no such type."""
+    """Return a contiguous tensor; bfloat16 becomes uint16, since numpy has no bfloat16."""
     plain = tensor.detach().contiguous()
     return plain.view(torch.uint16) if plain.dtype == torch.bfloat16 else plain
 

@@ -1,4 +1,4 @@
-"""Parameters that the device does not hold: pages of neighbours in the spool, of which a step has what it sees."""
+"""Parameters too large for the device: pages of neighbouring Gaussians in the spool; a step loads what it sees."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Floats = npt.NDArray[np.float32]
 # Kind of the files in the spool.
 KIND = "blocks"
 PAGE_ROWS = 256
-# Pages of a job, beside which others wait.
+# The most pages of one job, for which other jobs must wait.
 _MOST_PAGES = 256
 # The standard deviations to which Gaussians are drawn.
 _REACH = 3.34
-# Stands for infinity in bounds, whose products with 0 are numbers then.
+# Stands for infinity in bounds, so that products with 0 are not NaN.
 _FAR = 1e30
 _ROW_NUMBER_BYTES = 8
 # Outliers beyond these quantiles of each axis must not coarsen the curve for all others.
@@ -46,37 +46,37 @@ _SPREADS = (
 
 
 class Blocks:
-    """The parameters of all Gaussians, in pages with bounds, and the pool that a step's pages are copied to.
+    """The parameters of all Gaussians in pages with bounds, and the pool to which a step's pages are copied.
 
     Attributes:
         parameters: Parameters of all rows, on the host, in the order of pages.
-        order: [N] int64, the number that each row has in the scene.
-        device: On which steps are made.
+        order: [N] int64, the number of each row in the scene.
+        device: The device on which steps are made.
     """
 
     def __init__(self, parameters: Parameters, order: torch.Tensor, pool_bytes: int, device: torch.device) -> None:
         self.parameters, self.order, self.device = parameters, order, device
         self._pool_bytes = pool_bytes
         self._row_bytes = sum(tensor.nbytes for tensor in parameters.tensors.values()) // parameters.count
-        # Pages that a pass through all takes at once. Beside a row there are copies of some of its values.
+        # Pages that a pass over all pages takes at once. Besides a row there are copies of some of its values.
         self._most_pages = max(1, min(pool_bytes // (2 * self._row_bytes * PAGE_ROWS), _MOST_PAGES))
         pages = -(-parameters.count // PAGE_ROWS)
-        # The number of the first step that each page has not made.
+        # For each page, the number of the first step that it has not made.
         self.steps = torch.zeros(pages, dtype=torch.int64)
         self._bounds = np.zeros((pages, 2, 3), np.float32)
-        # The pages whose bounds are to be computed.
+        # The pages whose bounds must be computed.
         self._is_changed = np.ones(pages, bool)
 
     @staticmethod
     def bytes(shapes: Shapes, optimizer: Optimizer) -> int:
-        """The memory in the spool for a scene whose tensors have these shapes."""
+        """Return the memory in the spool for a scene whose tensors have these shapes."""
         return shapes["means"][0] * (Parameters.row_bytes(shapes, optimizer) + _ROW_NUMBER_BYTES)
 
     @staticmethod
     def begun(
         order: Rows, shapes: Shapes, optimizer: Optimizer, memory: SpoolMemory, pool_bytes: int, device: torch.device
     ) -> Blocks:
-        """Blocks in memory of the spool, whose rows are to be filled."""
+        """Create blocks in memory of the spool; `fill` fills their rows."""
         at = 0
 
         def placed(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Blocks:
         return Blocks(parameters, numbers, pool_bytes, device)
 
     def fill(self, first: int, tensors: Tensors, optimizer: Optimizer) -> int:
-        """Begin with a scene's tensors as many rows from the `first` on as there is room for; returns the next one."""
+        """Initialise as many rows from `first` on as there is room for from a scene's tensors; returns the next row."""
         end = first + self._most_pages * PAGE_ROWS
         numbers = self.order[first:end].to(self.device)
         begun = Parameters.of_scene({name: tensor[numbers] for name, tensor in tensors.items()}, optimizer)
@@ -101,11 +101,11 @@ class Blocks:
         return first + len(numbers)
 
     def rows(self, pages: Pages) -> int:
-        """The number of Gaussians of some pages."""
+        """Return the number of Gaussians of some pages."""
         return sum(end - start for start, end in self._runs(pages))
 
     def reached(self, spec: render_pb2.RenderSpec, field: str) -> Pages:
-        """The pages that cameras see; BusyError if they are more than the pool has room for."""
+        """Return the pages that cameras see; raises BusyError if the pool has too little room for them."""
         self._bound()
         pages = np.flatnonzero(reached(self._bounds, gaussian_cameras(spec, field), spec.gaussians))
         # Engines and optimisers do not take empty tensors everywhere.
@@ -117,7 +117,7 @@ class Blocks:
         return pages
 
     def loaded(self, pages: Pages, optimizer: Optimizer, step: int) -> Parameters:
-        """Copies of the rows of some pages on the device, as they are before a step."""
+        """Copy the rows of some pages to the device, as they are before a step."""
 
         def load(tensor: torch.Tensor) -> torch.Tensor:
             return torch.cat([tensor[start:end] for start, end in self._runs(pages)]).to(self.device)
@@ -129,7 +129,7 @@ class Blocks:
         return rows
 
     def store(self, pages: Pages, parameters: Parameters, step: int) -> None:
-        """Replace the rows of some pages by those of parameters on the host, after a step; does not fail."""
+        """Replace the rows of some pages by `parameters`, on the host, after a step. Cannot fail."""
         self._is_changed[pages] = True
         self.steps.numpy()[pages] = step + 1
         at = 0
@@ -141,11 +141,11 @@ class Blocks:
             at += end - start
 
     def parts(self) -> list[Pages]:
-        """All pages, as many at a time as there is room for."""
+        """Split all pages into parts for which there is room."""
         return np.array_split(np.arange(len(self._bounds)), -(-len(self._bounds) // self._most_pages))
 
     def copy_to(self, scene: Tensors, pages: Pages, optimizer: Optimizer, step: int) -> Tensors:
-        """Copy what some pages have of a scene before a step to its tensors; returns it in the order of pages."""
+        """Copy the values of some pages before a step to a scene's tensors; returns them in the order of pages."""
         numbers = torch.cat([self.order[start:end] for start, end in self._runs(pages)])
         values = self.loaded(pages, optimizer, step).values
         for name, value in values.items():
@@ -165,21 +165,22 @@ class Blocks:
         )
         reach = _REACH * scales.max(axis=1, keepdims=True)
         starts = np.arange(len(pages)) * PAGE_ROWS
-        # Gaussians that are not finite, and are drawn nowhere or everywhere, must not hide their neighbours.
+        # Gaussians with values that are not finite must not hide their neighbours: they may be drawn everywhere, or not
+        # at all.
         low, high = np.fmin.reduceat(means - reach, starts), np.fmax.reduceat(means + reach, starts)
         self._bounds[pages] = np.nan_to_num(np.stack([low, high], axis=1), nan=0.0, posinf=_FAR, neginf=-_FAR)
         self._is_changed[pages] = False
 
     def _runs(self, pages: Pages) -> Iterator[tuple[int, int]]:
-        """First and last + 1 of each run of rows in consecutive pages."""
+        """Yield the first and last + 1 of each run of rows in consecutive pages."""
         for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
             yield int(run[0]) * PAGE_ROWS, min((int(run[-1]) + 1) * PAGE_ROWS, self.parameters.count)
 
 
 def page_order(means: Floats, scales: Floats) -> Rows:
-    """The numbers [N] of Gaussians in the order of pages, along a Z-order curve.
+    """Return the numbers [N] of Gaussians in the order of pages, along a Z-order curve.
 
-    Those that are larger than most pages come last: they would stretch the bounds of their small neighbours.
+    Gaussians larger than most pages come last, since they would stretch the bounds of their small neighbours.
     """
     codes = _codes(means)
     ordered = means[np.argsort(codes)]
@@ -191,7 +192,7 @@ def page_order(means: Floats, scales: Floats) -> Rows:
 
 def _codes(means: Floats) -> npt.NDArray[np.uint64]:
     low, high = np.quantile(means.astype(np.float64), _QUANTILES, axis=0)
-    # Cells are cubes, for flat scenes too.
+    # Cells are cubes, even in flat scenes.
     shares = (means - low) / max(float((high - low).max()), np.finfo(np.float32).tiny)
     cells = (np.clip(shares, 0.0, 1.0) * ((1 << _MORTON_BITS) - 1)).astype(np.uint64)
     for shift, mask in _SPREADS:

@@ -28,12 +28,12 @@ _SHARED = (INTRINSICS, LENSES)
 
 @dataclass(eq=False)
 class _Placed:
-    """Poses on the device, which steps without Python change there.
+    """Poses on the device, where steps without Python change them.
 
     Attributes:
         poses: f64 [V, 12], see `resident.Poses`.
-        motions: Adam's state of these.
-        is_ahead: They are newer than what is on the host.
+        motions: Adam's state of the poses.
+        is_ahead: Whether they are newer than the poses on the host.
     """
 
     poses: torch.Tensor
@@ -42,17 +42,18 @@ class _Placed:
 
 
 class CameraRefinement:
-    """Adam's state of what is refined, by parameter, with a row for each view or calibration; on the host.
+    """Adam's state of the refined camera parameters, with a row for each view or calibration; on the host.
 
-    Steps without Python refine poses on the device: `settle` brings these to the host.
+    Steps without Python refine poses on the device; `settle` copies them to the host.
 
     Attributes:
-        is_resident: Whether steps without Python refine the same: nothing, or poses of cameras without sensors alone.
+        is_resident: Whether steps without Python can do this refinement: none at all, or poses of cameras without
+            sensors.
     """
 
     def __init__(self, views: Views, rates: Collection[str]) -> None:
         self._calibrations = views.calibrations
-        # None: what is on the host is newer.
+        # None if the host has the newer poses.
         self._placed: _Placed | None = None
         self._by_name = {
             name: Refinement(torch.zeros(rows, width)) for name, (rows, width) in _shapes(views, rates).items()
@@ -61,18 +62,18 @@ class CameraRefinement:
 
     @staticmethod
     def bytes(views: Views, rates: Collection[str]) -> int:
-        """The memory that it takes."""
+        """Return the memory that refinement takes."""
         is_placed = POSES in rates and _is_resident(views, rates)
         placed = len(views) * (Refinement.row_bytes(_POSE_WIDTH) + _PLACED_BYTES) if is_placed else 0
         return placed + sum(rows * Refinement.row_bytes(width) for rows, width in _shapes(views, rates).values())
 
     @property
     def is_ahead(self) -> bool:
-        """Whether poses on the device are newer than what is on the host."""
+        """Whether poses on the device are newer than those on the host."""
         return self._placed is not None and self._placed.is_ahead
 
     def bound(self, views: Views, optimizer: Optimizer, device: torch.device) -> resident.Poses | None:
-        """The tensors that steps without Python change in place; None: they refine no poses."""
+        """Return the tensors that steps without Python change in place; None if no poses are refined."""
         if POSES not in self._by_name:
             return None
         if self._placed is None:
@@ -83,12 +84,12 @@ class CameraRefinement:
         return resident.Poses(poses=self._placed.poses, rate=optimizer.rates[POSES].numbers, **tensors)
 
     def note_steps(self) -> None:
-        """Take note of steps without Python."""
+        """Note that steps without Python have changed the poses on the device."""
         if self._placed is not None:
             self._placed.is_ahead = True
 
     def copied(self) -> CameraRefinement:
-        """A copy for steps without Python, with poses of its own."""
+        """Return a copy for steps without Python, with poses of its own."""
         after, placed = copy.copy(self), self._placed
         after._by_name = dict(self._by_name)
         if placed is not None:
@@ -96,7 +97,7 @@ class CameraRefinement:
         return after
 
     def settle(self, views: Views) -> None:
-        """Bring poses that are newer on the device to the host; on the device's thread, which waits for it."""
+        """Copy poses to the host if those on the device are newer. Runs on the device's thread, and waits for it."""
         placed = self._placed
         if placed is None or not placed.is_ahead:
             return
@@ -110,7 +111,7 @@ class CameraRefinement:
 
     @property
     def wanted(self) -> list[str]:
-        """The engine's names of the gradients that it needs."""
+        """The engine's names of the gradients that refinement needs."""
         return list(dict.fromkeys(_WANTED[name] for name in self._by_name))
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -127,7 +128,7 @@ class CameraRefinement:
             refinement.restore({part: tensor.cpu() for part, tensor in parts[name].items()})
 
     def camera(self, views: Views, number: int) -> camera_pb2.Camera:
-        """The current camera of a view."""
+        """Return the current camera of a view."""
         camera = views.messages[number].camera
         if not any(name in self._by_name for name in _SHARED):
             return camera
@@ -136,7 +137,7 @@ class CameraRefinement:
     def stepped(
         self, numbers: Sequence[int], gradients: Tensors, views: Views, optimizer: Optimizer, at: int
     ) -> tuple[CameraRefinement, dict[int, training_pb2.TrainingView]]:
-        """A copy after a step of Adam for some views, and those whose poses it moved.
+        """Return a copy after a step of Adam for some views, and the views whose poses it moved.
 
         `gradients` are the engine's, with a row for each view.
         """
@@ -157,7 +158,7 @@ class CameraRefinement:
         return [] if refinement is None else refinement.values[self._calibrations[number]].tolist()
 
     def _gradient(self, name: str, numbers: Sequence[int], gradients: Tensors, views: Views) -> torch.Tensor:
-        """[C, K] the gradient of a parameter, with a row for each view."""
+        """Return the [C, K] gradient of a parameter, with a row for each view."""
         if name == END_POSES:
             return gradients["camera_pose_end"].float()
         cameras = [views.messages[number].camera for number in numbers]
@@ -182,7 +183,7 @@ class CameraRefinement:
                 self._by_name[name].copy_row(before._by_name[name], calibration)
 
     def _moved(self, numbers: Sequence[int], views: Views) -> dict[int, training_pb2.TrainingView]:
-        """The views with the motions of their poses, which become zero."""
+        """Apply the motions of poses to their views, and reset them to zero; returns the changed views."""
         start, end = self._by_name.get(POSES), self._by_name.get(END_POSES)
         if start is None and end is None:
             return {}
@@ -230,7 +231,7 @@ def _check_calibrations(views: Views, field: str) -> None:
 
 
 def _check_semantics(views: Views, plan: TrainingPlan, rates: Sequence[str]) -> None:
-    """Only true derivatives go through the projection of sensors, and to intrinsics."""
+    """Refuse GAUSSIAN_SEMANTICS_GSPLAT if sensors or intrinsics are refined, which needs true derivatives."""
     if plan.kind != "gaussians" or plan.settings.semantics != gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT:
         return
     are_sensors = any(view.camera.HasField("sensor") for view in views.messages)
@@ -245,7 +246,7 @@ def _is_resident(views: Views, rates: Collection[str]) -> bool:
 
 
 def _shapes(views: Views, rates: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Rows and columns of each parameter that has a rate."""
+    """Return the numbers of rows and columns of each parameter that has a rate."""
     calibrations = len(set(views.calibrations))
     known = {POSES: (len(views), _POSE_WIDTH), END_POSES: (len(views), _POSE_WIDTH)}
     known[INTRINSICS] = calibrations, lenses.INTRINSICS_WIDTH
@@ -255,7 +256,7 @@ def _shapes(views: Views, rates: Collection[str]) -> dict[str, tuple[int, int]]:
 
 
 def _summed(rows: Sequence[int], gradient: torch.Tensor) -> tuple[list[int], torch.Tensor]:
-    """Rows without repetitions, and the sums of their gradients."""
+    """Return the distinct rows, and the sum of the gradients of each."""
     different = list(dict.fromkeys(rows))
     if len(different) == len(rows):
         return different, gradient
@@ -264,10 +265,12 @@ def _summed(rows: Sequence[int], gradient: torch.Tensor) -> tuple[list[int], tor
 
 
 def _pose_gradients(gradients: Tensors, cameras: Sequence[camera_pb2.Camera]) -> torch.Tensor:
-    """Gradients [C, 6] of xi = (translation, rotation); exp(xi) multiplies world-to-camera matrices from the left.
+    """Return gradients [C, 6] of xi = (translation, rotation).
 
-    That of the translation is the gradient g_t of t; that of the rotation is t x g_t plus the sum of r x g_r over the
-    columns r of R.
+    exp(xi) multiplies world-to-camera matrices from the left.
+
+    The gradient of the translation is g_t, that of t; the gradient of the rotation is t x g_t plus the sum of r x g_r
+    over the columns r of R.
     """
     if "camera_pose" in gradients:
         return gradients["camera_pose"].float()
@@ -283,7 +286,7 @@ def _pose_gradients(gradients: Tensors, cameras: Sequence[camera_pb2.Camera]) ->
 def _with_motion(
     message: training_pb2.TrainingView, start: torch.Tensor | None, end: torch.Tensor | None
 ) -> training_pb2.TrainingView:
-    """A view whose world-to-camera matrices at the start and the end are multiplied from the left by exp(xi)."""
+    """Return a view with its world-to-camera matrices at the start and the end multiplied from the left by exp(xi)."""
     view = copy.deepcopy(message)
     if view.camera.HasField("opencv"):
         poses: list[tuple[Any, torch.Tensor | None]] = [(view.camera.opencv, start)]

@@ -42,7 +42,7 @@ class Density:
     seed: int
 
     def thresholds(self, step: int) -> density.Thresholds:
-        """The thresholds of adaptive control at a step."""
+        """Return the thresholds of adaptive control at a step."""
         values = self.values
         by_screen = step < values["screen_stop"]
         paused = values["reset_every"] and step % values["reset_every"] < values["pause_after_reset"]
@@ -57,17 +57,17 @@ class Density:
         )
 
     def paced(self, pace: float) -> Density:
-        """The same at another pace, see `training_pb2.Step`."""
+        """Return these settings at another pace, see `training_pb2.Step`."""
         steps = {name: paced(int(self.values[name]), pace) for name in _STEPS if name in self.values}
         return dataclasses.replace(self, values={**self.values, **steps})
 
     def is_due(self, step: int) -> bool:
-        """Whether rows are added and removed at a step, counted from 0."""
+        """Return whether rows are added and removed at a step, counted from 0."""
         values = self.values
         return values["start"] < step <= values["stop"] and step % values["every"] == 0
 
     def is_reset_due(self, step: int) -> bool:
-        """Whether opacities are reset at a step."""
+        """Return whether opacities are reset at a step."""
         every = int(self.values.get("reset_every", 0))
         return bool(every) and step > 0 and step % every == 0 and step <= self.values["stop"]
 
@@ -80,7 +80,7 @@ def density_of(
     limits: Limits,
     field: str,
 ) -> Density | None:
-    """Check a request's settings; None: no density control."""
+    """Check a request's settings; None if it has no density control."""
     if not message.HasField("density"):
         return None
     control = message.density
@@ -129,19 +129,19 @@ class DensityState:
         self._was_reset = False
 
     def planned(self, plan: Density) -> DensityState:
-        """The same state with other settings."""
+        """Return the same state with other settings."""
         other = copy.copy(self)
         other._plan = plan
         return other
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that it needs."""
+        """The outputs that density control needs."""
         return () if self._plan.is_mcmc else ("radii",)
 
     @property
     def gradients(self) -> tuple[str, ...]:
-        """The gradients that it needs."""
+        """The gradients that density control needs."""
         if self._plan.is_mcmc:
             return ()
         return ("means2d_abs",) if self._plan.absolute_gradients else ("means2d",)
@@ -157,7 +157,7 @@ class DensityState:
 
     @staticmethod
     def row_bytes(plan: Density) -> int:
-        """Bytes of its state per primitive."""
+        """Return the bytes of its state per primitive."""
         return 0 if plan.is_mcmc else 3 * 4
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -167,11 +167,11 @@ class DensityState:
             self._was_reset = bool(tensors["was_reset"].item())
 
     def is_due(self, step: int) -> bool:
-        """Whether a step changes rows or resets opacities."""
+        """Return whether a step changes rows or resets opacities."""
         return self._plan.is_due(step) or self._plan.is_reset_due(step)
 
     def copied(self) -> DensityState:
-        """A copy with statistics of its own."""
+        """Return a copy with statistics of its own."""
         known = self._statistics
         if known is None:
             return self
@@ -179,7 +179,7 @@ class DensityState:
         return self._with(statistics, self._was_reset)
 
     def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
-        """A new state that includes the statistics of one more step."""
+        """Return a new state that includes the statistics of one more step."""
         after = self.copied()
         if after._statistics is not None:
             gradient, radii = gradients[self.gradients[0]], outputs["radii"]
@@ -187,7 +187,7 @@ class DensityState:
         return after
 
     def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:
-        """A function that adds random noise to the means after a step, and cannot fail."""
+        """Return a function, which cannot fail, that adds random noise to the means after a step."""
         if not self._plan.is_mcmc:
             return lambda: None
         rate = optimizer.rates["means"].at(step)
@@ -197,7 +197,7 @@ class DensityState:
     def bound(
         self, parameters: Parameters, optimizer: Optimizer
     ) -> tuple[resident.Noise | None, resident.Observation | None]:
-        """Return what density control asks of steps without Python: the noise that they add, and what they observe."""
+        """Return what density control needs from steps without Python: noise to add, or statistics to observe."""
         if self._statistics is not None:
             return None, resident.Observation(self._statistics, self._plan.absolute_gradients)
         raw = {name: parameter.raw for name, parameter in parameters.by_name.items()}
@@ -279,5 +279,5 @@ def _take_over(parameters: Parameters, rows: density.Parameters) -> None:
 
 
 def has_changed_rows(report: density_pb2.DensityReport) -> bool:
-    """Whether rows were added, removed or moved."""
+    """Return whether rows were added, removed or moved."""
     return bool(report.cloned or report.split or report.pruned or report.added or report.relocated)

@@ -1,4 +1,4 @@
-"""Steps of Adam without a gradient, made up for rows that were not on the device: many at once, in closed form."""
+"""Catches up on Adam's steps without a gradient, for rows that were not on the device: many at once, in closed form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lumigrad.server.training.parameters import Optimizer, Parameter, Parameters
 
 Steps = npt.NDArray[np.int64]
 
-# Later terms of a sum are left out once they are this small against the first.
+# Terms of a sum are dropped once they are this small relative to the first.
 _LEAST_TERM = 1e-9
 _LEAST_BETA = 1e-12
-# Rows for which temporary tensors are held.
+# Rows processed at a time, which bounds temporary tensors.
 _ROWS = 65536
 
 
 def make_up(parameters: Parameters, since: Steps, step: int, optimizer: Optimizer) -> None:
-    """Make the steps from `since[row]` to before `step` without a gradient for each of N rows.
+    """Make the gradient-free steps from `since[row]` up to but excluding `step`, for each of N rows.
 
-    Such a step decays the moments, m and v, and moves a parameter by rate m / (sqrt(v) + epsilon), with the moments'
-    biases corrected. After u of them the moments are beta1^u m and beta2^u v, so all moves together are
-    m / (sqrt(v) + epsilon) times a sum that rows with one `since` share. Epsilon is corrected as in the first step.
+    Each step decays the moments, m and v, and moves a parameter by rate m / (sqrt(v) + epsilon), with the moments'
+    biases corrected. After u steps the moments are beta1^u m and beta2^u v, so all moves together are m / (sqrt(v) +
+    epsilon) times a sum that rows with equal `since` share. Epsilon is corrected as in the first step.
     """
     for begin in range(0, len(since), _ROWS):
         rows = slice(begin, begin + _ROWS)
@@ -47,7 +47,7 @@ def _apply(
     first, second, raw = (_flat(tensor)[rows] for tensor in (parameter.first, parameter.second, parameter.raw))
     counts = np.maximum(step - starts, 0)
     decays = np.stack([np.power(float(beta), counts) for beta in optimizer.betas], axis=1)
-    # The last column is epsilon, uncorrected where the moments' is corrected.
+    # The last column is epsilon times the bias correction of the second moment, since v itself is not corrected here.
     bias = np.sqrt(-np.expm1((starts + 1) * math.log(max(optimizer.betas[1], _LEAST_BETA))))
     by_start = np.concatenate([moves, decays, optimizer.epsilon * bias[:, None]], axis=1)
     by_row = torch.from_numpy(by_start.astype(np.float32)[places]).to(raw.device)
@@ -57,13 +57,13 @@ def _apply(
     if parameter.value is not parameter.raw:
         activate = torch.exp if parameter.activation == "exp" else torch.sigmoid
         value = _flat(parameter.value)[rows]
-        # Others keep their bits, which the kernel may have rounded otherwise.
+        # Other rows keep their bits, which the kernel may have rounded differently.
         is_behind = torch.from_numpy(counts[places] > 0)[:, None].to(raw.device)
         value.copy_(torch.where(is_behind, activate(raw), value))
 
 
 def _moves(parameter: Parameter, start: int, step: int, optimizer: Optimizer) -> npt.NDArray[np.float64]:
-    """[1 or width of a row] the sum of the steps' sizes, in units of m / sqrt(v) at the start."""
+    """Return the sum [1 or width of a row] of the steps' sizes, in units of m / sqrt(v) at the start."""
     beta1, beta2 = optimizer.betas[0], max(optimizer.betas[1], _LEAST_BETA)
     ratio = beta1 / math.sqrt(beta2)
     count = step - start
@@ -82,6 +82,6 @@ def _moves(parameter: Parameter, start: int, step: int, optimizer: Optimizer) ->
 
 
 def _flat(tensor: torch.Tensor | None) -> torch.Tensor:
-    """[N, K] the rows of a tensor."""
+    """Return the rows [N, K] of a tensor."""
     assert tensor is not None
     return tensor.view(len(tensor), -1)

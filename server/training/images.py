@@ -1,4 +1,4 @@
-"""Renders views of a training, compares them with photographs, and differentiates."""
+"""Renders views of a training, compares them with target images, and differentiates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lumigrad.server.training.spec import Loss
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import render_pb2
 
-# How the names of gradients of cameras begin.
+# Prefixes of the names of camera gradients.
 _OF_CAMERAS = ("camera_", "lens_", "windshield_")
 
 
@@ -31,9 +31,9 @@ class Rendered:
 
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
-        plain: The colours without exposures; None: there are no exposures.
-        parameters: Parameters that were rendered.
-        times: The kernels' times that have not been noted.
+        plain: The colours without exposures; None if there are no exposures.
+        parameters: The parameters that were rendered.
+        times: The kernels' times that are not yet added to a call.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -51,20 +51,20 @@ class Rendered:
 
     @property
     def bytes(self) -> int:
-        """The memory it takes until its gradients arrive."""
+        """The memory that it takes until its gradients arrive."""
         plain = 0 if self.plain is None else self.plain.nbytes
         return int(self.state.bytes) + sum(output.nbytes for output in self.outputs.values()) + plain
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned forward pass and its backward pass.
+    """A planned forward and backward pass.
 
     Attributes:
         wanted: The engine's names of the requested gradients.
         field: The path of the step in the request.
         chosen: The number of views that the worker chose.
-        pages: Pages of the training's blocks, in which the step is; None: it has none.
+        pages: The pages of the training's blocks that the step sees; None without blocks.
     """
 
     views: Sequence[int]
@@ -79,7 +79,7 @@ class Planned:
     def of(
         state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str, chosen: int = 0
     ) -> Planned:
-        """Plan a step with the current parameters; InvalidArgumentError if it exceeds a limit."""
+        """Plan a step with the current parameters; raises InvalidArgumentError if it exceeds a limit."""
         spec = render_pb2.RenderSpec(cameras=state.cameras(views), outputs=outputs)
         settings = getattr(spec, state.plan.kind)
         settings.CopyFrom(state.plan.settings)
@@ -107,7 +107,7 @@ class Planned:
 
 
 def noted(times: Stages, call: Call) -> Stages:
-    """Add kernels' times to those of a call, or return them for later if the device is still at work."""
+    """Add kernels' times to a call, or return them for later if the device is still working."""
     if not times.is_complete:
         return times
     call.times.add_kernel(times.milliseconds())
@@ -136,11 +136,11 @@ class Gradients:
 
     Attributes:
         harmonics: Gradient of "sh", if it is not in `by_name`.
-        touched: [N], 0 for primitives that are not visible in any view.
+        touched: [N], 0 for primitives that no view sees.
         views: The views of the rows below.
-        exposures: [C, 3, 4]; None: not optimised.
-        cameras: The engine's, of the views' cameras.
-        times: The kernels' times that have not been noted.
+        exposures: [C, 3, 4]; None if exposures are not optimised.
+        cameras: The engine's gradients of the views' cameras.
+        times: The kernels' times that are not yet added to a call.
     """
 
     by_name: dict[str, torch.Tensor]
@@ -153,7 +153,7 @@ class Gradients:
 
 
 def _wanted(state: TrainingState, rendered: Rendered) -> Sequence[str]:
-    """The engine's names of the gradients of a step; those of harmonics by their factors where there are such."""
+    """Return the engine's names of a step's gradients, "sh_factors" in place of "sh" if the engine gives factors."""
     names = rendered.planned.wanted
     if "sh" not in names or state.plan.kind != "gaussians" or not gaussians.gives_sh_factors(rendered.state):
         return names
@@ -163,7 +163,7 @@ def _wanted(state: TrainingState, rendered: Rendered) -> Sequence[str]:
 def differentiate(
     state: TrainingState, rendered: Rendered, upstream: Mapping[str, torch.Tensor], call: Call
 ) -> Gradients:
-    """Compute the gradients of the parameters from those of the outputs."""
+    """Compute the gradients of the parameters from the gradients of the outputs."""
     upstream, exposures = dict(upstream), None
     if rendered.plain is not None and "color" in upstream:
         assert state.exposures is not None
@@ -191,7 +191,7 @@ class LossPart:
 
     Attributes:
         numbers: f64 [...].
-        read: Returns what the part adds to the loss, and its terms, given its numbers on the host.
+        read: Given the numbers on the host, returns what the part adds to the loss, and its terms.
     """
 
     numbers: torch.Tensor
@@ -199,12 +199,12 @@ class LossPart:
 
     @staticmethod
     def of_term(name: str, weight: float, value: torch.Tensor) -> LossPart:
-        """Make a part of one term, `value`, with its weight."""
+        """Return a part with one term, `value`, and its weight."""
         return LossPart(value, lambda numbers: (weight * float(numbers), {name: float(numbers)}))
 
     @staticmethod
     def of_plane(name: str, weight: float, found: training.PlaneLoss) -> LossPart:
-        """A term that compares planes beside colours."""
+        """Return a term that compares planes other than colours."""
 
         def read(numbers: Array) -> tuple[float, Mapping[str, float]]:
             value = training.plane_loss_value(numbers.tolist())
@@ -214,8 +214,8 @@ class LossPart:
 
     @staticmethod
     def of_color(found: training.ImageLoss) -> LossPart:
-        """The terms that compare colours."""
-        # The gradient is large, and is not kept.
+        """Return the terms that compare colours."""
+        # Do not keep `found`, because its gradient is large.
         weights, reduction = found.weights, found.reduction
 
         def read(numbers: Array) -> tuple[float, Mapping[str, float]]:
@@ -227,7 +227,7 @@ class LossPart:
 
 @dataclass(frozen=True)
 class Losses:
-    """The parts of a loss, the gradients of the outputs it compares, and the kernels' times that are not noted yet."""
+    """The parts of a loss, the gradients of the outputs it compares, and kernels' times not yet added to a call."""
 
     parts: Sequence[LossPart]
     upstream: Mapping[str, torch.Tensor]
@@ -269,7 +269,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered, call: Call) -> 
 def surface_losses(
     weights: Mapping[str, float], outputs: Mapping[str, torch.Tensor], upstream: dict[str, torch.Tensor]
 ) -> list[LossPart]:
-    """The terms of the surface that surfels describe; adds their gradients to `upstream`."""
+    """Return the terms of the surface that surfels describe; adds their gradients to `upstream`."""
     parts: list[LossPart] = []
     found: dict[str, torch.Tensor] = {}
     if weights["normal"]:

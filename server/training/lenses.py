@@ -1,8 +1,8 @@
-"""Intrinsics and lenses as vectors of numbers without units, which trainings refine.
+"""Intrinsics and lenses as dimensionless vectors, which trainings refine.
 
 A vector holds offsets from a camera's own values: logarithms of factors of the focal lengths, the principal point in
-units of the focal lengths, and coefficients of the lens in units of which each moves pixels about as far as the others.
-The same vector therefore fits all cameras of one calibration, also pictures of it in another size.
+units of the focal lengths, and coefficients of the lens, in units that each move pixels about equally far. The same
+vector therefore fits all cameras of one calibration, even with pictures of different sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Coefficients:
         gradient: The engine's name of their gradient, which may have more columns.
         of: The message that holds them.
         name: Field of the message.
-        units: One for each coefficient; 0: not refined.
+        units: A unit for each coefficient; 0 for coefficients that are not refined.
     """
 
     gradient: str
@@ -47,7 +47,7 @@ class _Coefficients:
 
 
 def film_of(camera: camera_pb2.Camera) -> Any:
-    """The message that holds a camera's principal point, and its focal lengths if it has some."""
+    """Return the message that holds a camera's principal point, and its focal lengths if it has any."""
     if camera.HasField("opencv"):
         return camera.opencv
     lens = camera.sensor.WhichOneof("lens")
@@ -55,18 +55,18 @@ def film_of(camera: camera_pb2.Camera) -> Any:
 
 
 def layout(camera: camera_pb2.Camera) -> tuple[Any, ...]:
-    """Return what cameras of one calibration share: model, lens, and the numbers of coefficients."""
+    """Return what cameras of one calibration must have in common: model, lens and the numbers of coefficients."""
     film = film_of(camera)
     return film.DESCRIPTOR.name, *((part.gradient, len(part.units)) for part in _coefficients(camera))
 
 
 def lens_width(camera: camera_pb2.Camera) -> int:
-    """The number of coefficients of a camera's lens and windshield."""
+    """Return the number of coefficients of a camera's lens and windshield."""
     return sum(len(part.units) for part in _coefficients(camera))
 
 
 def refined(camera: camera_pb2.Camera, intrinsics: Sequence[float], lens: Sequence[float]) -> camera_pb2.Camera:
-    """A copy of a camera with these offsets; either may be empty: none."""
+    """Return a copy of a camera with these offsets, either of which may be empty."""
     result = camera_pb2.Camera()
     result.CopyFrom(camera)
     if intrinsics:
@@ -86,7 +86,7 @@ def refined(camera: camera_pb2.Camera, intrinsics: Sequence[float], lens: Sequen
 
 
 def intrinsics_gradient(camera: camera_pb2.Camera, intrinsics: Sequence[float], gradient: np.ndarray) -> np.ndarray:
-    """The gradient [4] of a camera's offsets, from that of the refined fx fy cx cy in pixels."""
+    """Return the gradient [4] of a camera's offsets, from that of the refined fx fy cx cy in pixels."""
     x, y = _focal_lengths(camera)
     has_focal = hasattr(film_of(camera), "fx")
     focal = [x * _factor(intrinsics[0]), y * _factor(intrinsics[1])] if has_focal else [0.0, 0.0]
@@ -95,7 +95,7 @@ def intrinsics_gradient(camera: camera_pb2.Camera, intrinsics: Sequence[float], 
 
 
 def lens_gradient(camera: camera_pb2.Camera, gradients: Tensors, row: int, width: int) -> np.ndarray:
-    """The gradient [width] of a camera's offsets, from row `row` of the engine's gradients of coefficients."""
+    """Return the gradient [width] of a camera's offsets, from row `row` of the engine's gradients of coefficients."""
     found = np.zeros(width)
     begin = 0
     for part in _coefficients(camera):
@@ -106,7 +106,7 @@ def lens_gradient(camera: camera_pb2.Camera, gradients: Tensors, row: int, width
 
 
 def is_valid(camera: camera_pb2.Camera) -> bool:
-    """Whether the engine accepts a camera's lens."""
+    """Return whether the engine accepts a camera's lens."""
     try:
         gaussian_cameras(render_pb2.RenderSpec(cameras=[camera]), "start.views")
     except InvalidArgumentError:
@@ -115,12 +115,12 @@ def is_valid(camera: camera_pb2.Camera) -> bool:
 
 
 def _factor(offset: float) -> float:
-    """The factor of a focal length; infinite, as of a step that is taken back, where no float is as large."""
+    """Return the factor of a focal length; infinite on overflow, after which the step is undone."""
     return exp(offset) if offset < _LARGEST_OFFSET else inf
 
 
 def _focal_lengths(camera: camera_pb2.Camera) -> tuple[float, float]:
-    """Pixels per unit of angle on the axis; of an orthographic lens, per scene unit."""
+    """Return the pixels per unit of angle on the axis, or per scene unit for an orthographic lens."""
     film = film_of(camera)
     if isinstance(film, camera_pb2.FThetaLens):
         polynomial = getattr(film, _reference(film))
@@ -152,8 +152,8 @@ def _coefficients(camera: camera_pb2.Camera) -> list[_Coefficients]:
 
 
 def _polynomial_units(lens: camera_pb2.FThetaLens, name: str) -> list[float]:
-    """Units in which all coefficients but the constant one change the lens's edge as much as its focal length does."""
+    """Return units in which each coefficient but the constant one moves the lens's edge as far as focal lengths do."""
     polynomial = getattr(lens, name)
-    # The largest angle, or about the distance at which it is seen, pixels.
+    # The largest angle, or the approximate distance in pixels at which it is seen.
     edge = lens.max_angle / (polynomial[1] if lens.reference in _POLYNOMIALS else 1.0)
     return [0.0, *(polynomial[1] * edge ** (1 - power) for power in range(1, len(polynomial)))]

@@ -18,14 +18,14 @@ from lumigrad.v1 import training_pb2
 _BETA1 = 0.9
 _BETA2 = 0.999
 _EPSILON = 1e-15
-# The parameters of colours, by engine.
+# The colour parameter of each engine.
 _COLORS = ("colors", "sh0")
-# Fits into the extension's integers.
+# The largest number that fits into the extension's integers.
 _MOST_STEPS = (1 << 63) - 1
 
 
 def paced(steps: int, pace: float) -> int:
-    """A number of steps of a schedule, at least 1 unless it is 0, whose schedule passes at a pace."""
+    """Return a schedule's number of steps at another pace: at least 1, unless it is 0."""
     return min(max(round(steps / pace), 1), _MOST_STEPS) if steps else 0
 
 
@@ -39,7 +39,7 @@ class Rate:
 
     @staticmethod
     def of(message: training_pb2.Rate, field: str) -> Rate:
-        """Check a rate message; InvalidArgumentError names fields below `field`."""
+        """Check a rate message; the InvalidArgumentError names fields below `field`."""
         require(_is_size(message.initial), f"{field}.initial", "a finite rate >= 0", message.initial)
         require(_is_size(message.final), f"{field}.final", "a finite rate >= 0", message.final)
         falls = message.final > 0
@@ -48,11 +48,11 @@ class Rate:
         return Rate(message.initial, message.final, message.steps)
 
     def paced(self, pace: float) -> Rate:
-        """The same at another pace, see `training_pb2.Step`."""
+        """Return this rate at another pace, see `training_pb2.Step`."""
         return replace(self, steps=paced(self.steps, pace))
 
     def over(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """The rates of several steps."""
+        """Return the rates of several steps."""
         if not self.final:
             return np.full(len(steps), self.initial)
         return np.asarray(self.initial * (self.final / self.initial) ** np.minimum(steps / self.steps, 1.0))
@@ -63,7 +63,7 @@ class Rate:
         return self.initial, self.final, self.steps
 
     def at(self, step: int) -> float:
-        """The rate of a step, counted from 0."""
+        """Return the rate of a step, counted from 0."""
         if not self.final:
             return self.initial
         share = min(step / self.steps, 1.0)
@@ -81,7 +81,7 @@ class Optimizer:
 
     @property
     def changes_colors(self) -> bool:
-        """Whether colours are optimised: they could be any if all exposures made up for them."""
+        """Whether colours are optimised. If so, exposures could cancel a change of all colours, so they are centred."""
         return any(name in self.rates and self.rates[name].initial for name in _COLORS)
 
     @staticmethod
@@ -117,7 +117,7 @@ class Refinement:
 
     @staticmethod
     def row_bytes(width: int) -> int:
-        """Bytes per row with `width` values: values, moments and the number of steps."""
+        """Return the bytes of a row with `width` values: values, moments and the number of steps."""
         return 3 * 4 * width + 8
 
     @property
@@ -131,13 +131,13 @@ class Refinement:
         }
 
     def bound(self, rate: Rate, *, is_centered: bool) -> resident.Exposures:
-        """The tensors that steps without Python change in place."""
+        """Return the tensors that steps without Python change in place."""
         tensors = self.tensors
         return resident.Exposures(**tensors, rate=rate.numbers, is_centered=is_centered)
 
     def rows(self, numbers: Sequence[int]) -> torch.Tensor:
-        """The values of some rows, in this order."""
-        # An index of torch's would have to be copied to the device, for which the host waits.
+        """Return the values of some rows, in this order."""
+        # Indexing with a list would copy the indices to the device, and the host would wait for that.
         return torch.stack([self.values[number] for number in numbers])
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -146,7 +146,7 @@ class Refinement:
         self._steps = tensors["steps"].cpu().numpy().copy()
 
     def copied(self, device: torch.device | None = None) -> Refinement:
-        """A deep copy, on a device; None: on that of the original."""
+        """Return a deep copy on `device`, by default on that of the original."""
         other = Refinement.__new__(Refinement)
         device = device or self.values.device
         other.values, other._first, other._second = (
@@ -156,11 +156,11 @@ class Refinement:
         return other
 
     def changed(self, other: Refinement) -> list[int]:
-        """The rows that have not made as many steps as another's."""
+        """Return the rows whose number of steps differs from that in `other`."""
         return [int(row) for row in np.flatnonzero(self._steps != other._steps)]
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
-        """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
+        """Return a copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
         stepped = self.copied()
         for place, row in enumerate(rows):
             stepped._steps[row] += 1
@@ -176,7 +176,7 @@ class Refinement:
         return stepped
 
     def copy_row(self, other: Refinement, row: int) -> None:
-        """Replace a row, with its moments and number of steps, by another refinement's."""
+        """Copy a row, with its moments and number of steps, from another refinement."""
         for own, others in ((self.values, other.values), (self._first, other._first), (self._second, other._second)):
             own[row] = others[row]
         self._steps[row] = other._steps[row]
@@ -193,26 +193,26 @@ _ACTIVATIONS = {"scales": "exp", "radii": "exp", "opacities": "sigmoid"}
 _FLOAT_BYTES = 4
 # Temporary float64 copies of a tensor, counted as float32: the value, clamped, and its logits.
 _WORKING_COPIES = 6
-# Keeps raw values finite where the scene's are at the border of their range.
+# Keep raw values finite where the scene's values are at the limit of their range.
 _LEAST_LENGTH = 1e-12
 _LEAST_SHARE = 1e-7
-# Spherical harmonics have one rate for the constant coefficient, and one for all others.
+# Spherical harmonics have one rate for the constant coefficient and another for all higher ones.
 _SH = ("sh0", "sh_rest")
 
 
 def parameters_of(tensor: str) -> tuple[str, ...]:
-    """The names, in learning rates, of the parameters of a scene's tensor."""
+    """Return the names that learning rates use for the parameters of a scene's tensor."""
     return _SH if tensor == "sh" else (tensor,)
 
 
 @dataclass
 class Parameter:
-    """Tensor of the scene that is optimised.
+    """A tensor of the scene, which may be optimised.
 
     Attributes:
         raw: [N, ...], the optimised values.
         value: [N, ...], the rendered values; the same tensor if there is no activation.
-        first: Adam's first moments; None: not optimised.
+        first: Adam's first moments; None if the tensor is not optimised.
         second: Adam's second moments.
     """
 
@@ -260,7 +260,7 @@ class Parameters:
 
     @staticmethod
     def row_bytes(shapes: Shapes, optimizer: Optimizer) -> int:
-        """Bytes per primitive of a scene whose tensors have these shapes."""
+        """Return the bytes per primitive of a scene whose tensors have these shapes."""
         total = 0
         for name, shape in shapes.items():
             is_optimized = any(part in optimizer.rates for part in parameters_of(name))
@@ -270,7 +270,7 @@ class Parameters:
 
     @staticmethod
     def working_bytes(shapes: Shapes) -> int:
-        """Additional bytes per primitive while `of_scene` computes the raw tensors, one after the other.
+        """Return the additional bytes per primitive while `of_scene` computes the raw tensors, one after the other.
 
         Tensors without an activation are only copied.
         """
@@ -311,11 +311,11 @@ class Parameters:
             self.by_name[name] = parameter
 
     def copied(self) -> Parameters:
-        """A deep copy."""
+        """Return a deep copy."""
         return self.mapped(torch.Tensor.clone)
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Parameters:
-        """The parameters whose tensors are changed ones of these."""
+        """Return parameters with `change` applied to each tensor."""
         return Parameters(
             {
                 name: Parameter.of(name, {part: change(tensor) for part, tensor in parameter.tensors.items()})
@@ -331,9 +331,9 @@ class Parameters:
         step: int,
         rows: torch.Tensor | None,
     ) -> training.PreparedStep:
-        """Prepare a step of Adam; `step` counts from 0, `rows` selects rows, None: all.
+        """Prepare a step of Adam; `step` counts from 0, and `rows` selects rows, all if None.
 
-        `harmonics` is the gradient of "sh", if that is not among the gradients.
+        `harmonics` is the gradient of "sh", if `gradients` does not have it.
         """
         known: dict[str, training.Gradient] = dict(gradients)
         if harmonics is not None:
@@ -363,8 +363,8 @@ class Parameters:
 
 
 def _begun(value: torch.Tensor, activation: str) -> dict[str, torch.Tensor]:
-    """The raw tensor whose activation is `value`, and `value` itself if there is an activation."""
-    # In float64, whose rounding does not depend on the place in a tensor.
+    """Return the raw tensor whose activation is `value`, and `value` itself if there is an activation."""
+    # Computed in float64, so that the rounding does not depend on the position in a tensor.
     if activation == "exp":
         raw = value.double().clamp_min_(_LEAST_LENGTH).log_().float()
         return {"raw": raw, "value": raw.double().exp_().float()}

@@ -1,4 +1,4 @@
-"""Parameters that a training gives away: as the next version of its scene, or as a copy for its client."""
+"""Publishes a training's parameters as the next version of its scene, or sends a copy to its client."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from lumigrad.server.training.requests import Replies, Request
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import scene_pb2, training_pb2
 
-# A training may publish several times at one step: other parameters, after it has returned to a snapshot.
+# Makes update ids unique: after a return to a snapshot, a training may publish other parameters at the same step.
 _RANDOM_BYTES = 4
-# The digits of the two parts of a scene's id.
+# The digits of each of the two parts of a scene's id.
 _HALF = 16
 
 
 def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
-    """Make the parameters the next version of the scene; VersionMismatchError if another caller has updated it."""
+    """Publish the parameters as the next version of the scene.
+
+    Raises VersionMismatchError if another caller has updated the scene.
+    """
     state = training.state
     old = stored_scene(runtime, call, state.scene_id)
     if not isinstance(old.content, CloudContent):
@@ -75,7 +78,7 @@ def adopt(training_id: str, state: TrainingState, runtime: Runtime) -> None:
 
 
 def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Replies:
-    """The reply with the parameters; the stored scene stays as it is."""
+    """Yield the reply with the parameters; the stored scene stays as it is."""
     values = state.parameters.values
     nbytes = sum(tensor.nbytes for tensor in values.values())
     runtime.payload_memory.reserve(nbytes, request.part)
@@ -105,17 +108,17 @@ def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Re
 
 
 def _allocated(like: torch.Tensor, lane: NoLane) -> Array:
-    """An array on the host, in the shared memory of a lane where that has room."""
+    """Allocate an array on the host, in the shared memory of a lane if that has room."""
     shape = tuple(like.shape)
     shared = lane.allocate(shape, np.dtype(np.float32))
     return np.empty(shape, np.float32) if shared is None else shared
 
 
 def _own_id(training_id: str, state: TrainingState) -> str:
-    """The id of the scene that a training makes if others use the one that it began with."""
+    """Return the id of the scene that a training publishes if it must leave a shared scene unchanged."""
     return state.scene_id[:_HALF] + training_id[-_HALF:]
 
 
 def _is_by(training_id: str, update_id: str) -> bool:
-    """Whether a training has made a version of a scene, by the id of its update."""
+    """Return whether a training has made a version of a scene, judging by the id of its update."""
     return update_id.startswith(f"{training_id}:")

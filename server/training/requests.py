@@ -18,7 +18,7 @@ from lumigrad.v1 import training_pb2
 
 
 class Part(Call):
-    """The work for one message of a stream, as a call of its own, which ends with the whole call at the latest."""
+    """The work for one message of a stream, as a call of its own that ends with the whole call at the latest."""
 
     def __init__(self, whole: Call, operation: str) -> None:
         record = whole.record
@@ -32,7 +32,7 @@ class Part(Call):
         self.on_end(self._report)
 
     def check(self) -> None:
-        """Raise if the whole call is over, or the caller took back memory that the part reads."""
+        """Raise if the whole call is over, or if the caller took back memory that the part reads."""
         self._whole.check()
         self.checked = self._whole.checked
         self.lane.check_held()
@@ -70,7 +70,7 @@ class Parts:
         whole.on_end(self.end)
 
     def begin(self, operation: str) -> Part:
-        """Begin a part; CancelledError if the call has ended."""
+        """Begin a part; raises CancelledError if the call has ended."""
         part = Part(self._whole, operation)
         with self._lock:
             if self._has_ended:
@@ -104,7 +104,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Request:
-    """Request that is complete."""
+    """A complete request."""
 
     message: training_pb2.TrainRequest
     payload: memoryview
@@ -127,7 +127,7 @@ class Requests:
         self._call = call
         self._waiting: queue.Queue[Request | BaseException | None] = queue.Queue(_MOST_WAITING)
         self._changed = threading.Condition()
-        # Requests that were read but not answered.
+        # The number of requests that were read but not answered.
         self._unanswered = 0
         # The largest payload of each step's gradients, in bytes.
         self._expected: dict[int, int] = {}
@@ -136,7 +136,7 @@ class Requests:
         threading.Thread(target=self._read, name="training requests", daemon=True).start()
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield each request until the stream ends; raises an invalid request's error in its place."""
+        """Yield each request until the stream ends; an invalid request raises its error in turn."""
         while (request := self._next()) is not None:
             yield request
 
@@ -146,7 +146,7 @@ class Requests:
         return not self._waiting.empty()
 
     def close(self, request: Request) -> None:
-        """Release the memory of a request that is answered. Those left open are closed when the call ends."""
+        """Release the memory of an answered request. Requests left open are closed when the call ends."""
         self._parts.close(request.part)
         self._call.progress.renew()
         with self._changed:
@@ -169,7 +169,7 @@ class Requests:
             if isinstance(request, BaseException):
                 raise request
             if request is not None:
-                # Needs the training that the start message has begun.
+                # Set here, because only the start message determines the engine.
                 request.part.record.engine = self._call.record.engine
             return request
 
@@ -187,7 +187,7 @@ class Requests:
         message = first.message
         if message is None or message.WhichOneof("kind") is None:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
-        # Requests may wait for those before them, and these for the client to read replies.
+        # A request may wait for earlier requests, which may wait for the client to read replies.
         self._call.turn.give()
         self._call.progress.renew()
         # Messages count too, because most requests have no payload.
@@ -195,7 +195,7 @@ class Requests:
         part = self._parts.begin(str(message.WhichOneof("kind")))
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:
-            # Reports of a step that does not exist are left to the answer, which ends the call.
+            # Gradients of an unknown step get their error when they are answered, which ends the call.
             return Request(message, memoryview(b""), part)
         assembler = self._runtime.payload_memory.assembler(message.payload_bytes, limit_bytes, part)
         with payload_due(self._call.progress):
@@ -204,7 +204,7 @@ class Requests:
         return Request(message, payload, part)
 
     def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:
-        """The largest payload of a request in bytes; only gradients of a pending step have one. None: no such step.
+        """Return the largest payload of a request in bytes: 0 unless it has gradients; None for an unknown step.
 
         Waits until the step, or all requests before, are answered.
         """

@@ -1,4 +1,4 @@
-"""Steps of a training without Python, between two changes of rows."""
+"""Training steps without Python, between two changes of rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lumigrad.server.training.run_report import OF_COLORS, OF_PLANES, OF_SURFACE
 from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
 
-# The terms of losses that are means of parameters.
+# Loss terms that are means of parameters.
 _OF_PARAMETERS = {"opacity": "opacities", "scale": "scales"}
 
 
 @dataclass(frozen=True, eq=False)
 class _Key:
-    """The key of a bound step: the parts of a state that are made anew where rows change, and the numbers of a step."""
+    """The key of a bound step: the parts of the state that are replaced when rows change, and the numbers of a step."""
 
     plan: TrainingPlan
     parameters: Parameters
@@ -40,12 +40,12 @@ class _Key:
 
     @staticmethod
     def of(state: TrainingState, views: Sequence[int]) -> _Key:
-        """The key of the next step."""
+        """Return the key of the next step."""
         numbers = _degree(state, state.step), len(views), int(_has_surfaces(state, state.step))
         return _Key(state.plan, state.parameters, state.density, state.exposures, state.refinement, numbers)
 
     def copied(self) -> _Key:
-        """The same of copies of what steps change."""
+        """Return this key with copies of everything that steps change."""
         density, exposures = self.density, self.exposures
         return replace(
             self,
@@ -56,7 +56,7 @@ class _Key:
         )
 
     def fits(self, other: _Key) -> bool:
-        """Whether the same steps can be made."""
+        """Return whether steps bound for this key can also be made for another."""
         names = ("plan", "parameters", "density", "exposures", "refinement")
         are_kept = (getattr(self, name) is getattr(other, name) for name in names)
         return self.numbers == other.numbers and all(are_kept)
@@ -64,29 +64,29 @@ class _Key:
 
 @dataclass(eq=False)
 class _Binding:
-    """Steps that were bound to the extension, and what they were bound to."""
+    """Steps bound to the extension, and the key they were bound for."""
 
     native: Any
     key: _Key
     report: dict[str, Any]
-    # Memory of a step, by the size of its images.
+    # The memory of a step, by the size of its images.
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class ResidentSteps:
-    """The steps of one training that need no Python."""
+    """Makes those steps of one training that need no Python."""
 
     def __init__(self, make_machine: Callable[[], Any]) -> None:
-        """`make_machine` makes the extension's machine, for the device."""
+        """Create it without a machine; `make_machine` makes the extension's machine for the device."""
         self._make_machine = make_machine
-        # None: no step was bound yet.
+        # None until a step is bound.
         self._machine: Any = None
         self._views = resident.Views()
         self._are_sensors = False
         self._binding: _Binding | None = None
 
     def length(self, state: TrainingState, views: Sequence[Sequence[int]]) -> int:
-        """The number of the next steps, which have these views, that can be made in one run; 0: the next one cannot."""
+        """Return how many of the next steps, which have these views, one run can make; 0 if not even the next one."""
         every = state.plan.message.snapshot_every
         degree, size, surfaces = _degree(state, state.step), len(views[0]), _has_surfaces(state, state.step)
         for index, each in enumerate(views):
@@ -100,7 +100,7 @@ class ResidentSteps:
         return len(views)
 
     def is_controlled(self, state: TrainingState, views: Sequence[int]) -> bool:
-        """Whether density control is due in the next step, which has these views, and `control` can make it."""
+        """Return whether density control is due in the next step, which has these views, and `control` can make it."""
         return _is_due(state, state.step) and _is_plain(state, state.step) and _are_plain(state, views)
 
     def cost(self, state: TrainingState, views: Sequence[Sequence[int]], limits: Limits) -> int:
@@ -125,9 +125,10 @@ class ResidentSteps:
         memory: DeviceMemory,
         call: Call,
     ) -> RunReport | None:
-        """Make the next steps, of which `cost` is the cost, until one cannot be made; None: none was.
+        """Make the next steps, whose cost is `cost`, until one cannot be made. Returns None if no step was made.
 
-        The worker has chosen `chosen` views of each. An error of a call that has ended, and of a device that is lost.
+        The worker has chosen `chosen` views of each step. Raises the error of a call that has ended, or
+        DeviceLostError.
         """
         room = memory.room_bytes(cost)
         binding = self._binding
@@ -169,8 +170,8 @@ class ResidentSteps:
     def control(self, state: TrainingState, views: Sequence[int], chosen: int, limits: Limits, call: Call) -> RunReport:
         """Make the next step, in which density control is due; on the device's thread.
 
-        It changes copies, which replace the state in the end: control may fail after the optimiser has stepped. The
-        host waits for the device once, for the new number of rows.
+        The step changes copies, which replace the state at the end, because control may fail after the optimiser has
+        stepped. The host waits for the device once, for the new number of rows.
         """
         key, step = _Key.of(state, views).copied(), state.step
         assert key.density is not None
@@ -250,11 +251,11 @@ class ResidentSteps:
                 self._add(state, each, limits)
 
     def _add(self, state: TrainingState, views: Sequence[int], limits: Limits) -> None:
-        """Bind the views of a step; InvalidArgumentError if they cannot be rendered."""
+        """Bind the views of a step; raises InvalidArgumentError if they cannot be rendered."""
         plan = _planned(state, views, limits).plan
         scene, loss = gaussians.Gaussians(**state.parameters.values), state.plan.loss
         assert loss is not None
-        # Cameras of several kinds do not go together, which only their plan tells.
+        # Only a plan shows whether cameras of different kinds can be rendered together.
         self._are_sensors = plan.cameras[0].is_sensor
         for number, camera in zip(views, plan.cameras, strict=True):
             target = dict(state.views.tensors(number))
@@ -268,31 +269,31 @@ def _is_due(state: TrainingState, step: int) -> bool:
 
 
 def _targets(state: TrainingState, views: Sequence[Sequence[int]]) -> list[Collection[str]]:
-    """The names of what each step's target images have."""
+    """Return the names of the tensors that each step's target images have."""
     return [tuple(state.views.tensors(each[0])) for each in views]
 
 
 def _is_plain(state: TrainingState, step: int) -> bool:
-    """Whether the extension has steps of this kind of training."""
+    """Return whether the extension can make this step of this kind of training."""
     plan, loss = state.plan, state.plan.loss
     if plan.kind != KIND or loss is None or not state.parameters.count:
         return False
     if not state.refinement.is_resident or state.blocks is not None:
         return False
-    # GPUs have no terms of surfaces yet, nor have poses gradients through the normals of a surface.
+    # The terms of surfaces do not run on GPUs yet, and there are no pose gradients through the normals of a surface.
     is_cpu = next(iter(state.parameters.values.values())).device.type == "cpu"
     return not _has_surfaces(state, step) or (is_cpu and not state.refinement.wanted)
 
 
 def _has_surfaces(state: TrainingState, step: int) -> bool:
-    """Whether the loss of a step has terms of surfaces."""
+    """Return whether the loss of a step includes terms of surfaces."""
     assert state.plan.loss is not None
     weights = state.plan.loss.at(step).weights
     return any(weights[name] for name in OF_SURFACES)
 
 
 def _are_plain(state: TrainingState, views: Sequence[int]) -> bool:
-    """Whether views go together and have what the loss compares; of a step made with Python, what is wrong is told."""
+    """Return whether views can form a step and have what the loss compares; if not, Python's step gives the error."""
     loss = state.plan.loss
     assert loss is not None
     try:
@@ -328,7 +329,7 @@ def _planned(state: TrainingState, views: Sequence[int], limits: Limits) -> Plan
 
 
 def _bytes(state: TrainingState, views: Sequence[int], limits: Limits) -> int:
-    """The memory of a step."""
+    """Return the memory of a step."""
     planned, device = _planned(state, views, limits), next(iter(state.parameters.values.values())).device
     return planned.forward_bytes(device) + planned.backward_bytes(device)
 
@@ -351,7 +352,7 @@ def _parameter(name: str, parameters: Parameters, optimizer: Any) -> resident.Pa
 
 
 def _check(outcome: Outcome, run: Any, call: Call) -> None:
-    """Raise if a step was not made because its call has ended, or because it took too long."""
+    """Raise an error if no step was made because the call has ended, or because it took too long."""
     if outcome == Outcome.CANCELLED:
         call.check()
         raise CancelledError

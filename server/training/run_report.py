@@ -1,4 +1,4 @@
-"""Report of steps without Python."""
+"""Report of steps made without Python."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from lumigrad.kernels.training import image_loss_values, plane_loss_value, stati
 from lumigrad.server.training.step import Done
 from lumigrad.v1 import density_pb2
 
-# The terms of losses that compare images, and the planes of the target image that they need.
+# Loss terms that compare colours; then loss terms that compare another plane, with the plane of the target image.
 OF_COLORS = ("l1", "l2", "dssim")
 OF_PLANES = {"depth": "depth", "alpha": "mask"}
-# The terms of the surface that surfels describe.
+# Loss terms of the surface that surfels describe.
 OF_SURFACES = ("normal", "distortion")
 
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """Report of steps without Python, in the order of their numbers on the device.
+    """Report of steps made without Python, in the order of their numbers on the device.
 
     Attributes:
-        reports: The extension's, of each step.
-        views: Views of each step.
-        targets: The names of what each step's target images have.
+        reports: The extension's report of each step.
+        views: The views of each step.
+        targets: The names of the tensors that each step's target images have.
         weights: Weights of the loss.
-        parts: The terms of surfaces, and those that are means of parameters.
+        parts: The loss terms of surfaces, and those that are means of parameters.
         names: Names of the parameters that have statistics.
-        density: Changes by density control, in a single step.
+        density: Changes by density control; only for a single step.
     """
 
     reports: Sequence[Any]
@@ -48,13 +48,13 @@ class RunReport:
         return all(report.is_complete for report in self.reports)
 
     def wait(self) -> None:
-        """Wait until the numbers have come, on any thread; raises if the device is lost."""
+        """Wait until the numbers have arrived, on any thread; raises if the device is lost."""
         for report in self.reports:
             report.wait()
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        """The kernels' times, once it is complete."""
+        """The kernels' times, once the report is complete."""
         times: dict[str, float] = defaultdict(float)
         for report in self.reports:
             for stage, milliseconds in report.milliseconds.items():
@@ -62,7 +62,7 @@ class RunReport:
         return times
 
     def read(self) -> list[Done]:
-        """The results, once it is complete."""
+        """Return the results, once the report is complete."""
         steps = zip(self.views, self.targets, self.reports, strict=False)
         return [self._read(views, targets, report.numbers) for views, targets, report in steps]
 

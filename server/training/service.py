@@ -36,7 +36,7 @@ from lumigrad.v1 import training_pb2
 Frames = Iterator[Frame[training_pb2.TrainRequest]]
 
 _MAX_START_ID = 64
-# How often a worker that stops looks whether calls have released their trainings.
+# How often a stopping worker checks whether calls have released their trainings.
 _LOOK_SECONDS = 0.05
 
 
@@ -56,9 +56,9 @@ class TrainingService:
             yield reply
 
     def suspend(self, seconds: float) -> None:
-        """End the calls of all trainings, and write snapshots of these, within a time; the worker is about to stop.
+        """End the calls of all trainings and write snapshots within `seconds`, because the worker is about to stop.
 
-        Without a spool trainings go on, as other calls do.
+        Without a spool, trainings go on like other calls.
         """
         until = time.monotonic() + seconds
         self._is_suspended = True
@@ -88,7 +88,7 @@ class TrainingService:
 
 
 def _write_all(runtimes: Sequence[Runtime], until: float) -> None:
-    """Write snapshots of all trainings, each once no call holds it."""
+    """Write a snapshot of each training once no call holds it."""
     written: set[Training[TrainingState]] = set()
     # Callers have half of the time to take their replies.
     halfway = (time.monotonic() + until) / 2
@@ -120,7 +120,7 @@ def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training[Tra
             if not training.is_made:
                 trainings.keep(training, _begun(start, runtime, first))
                 if start.spec.snapshot_every:
-                    # A worker that dies before the next one continues from the beginning.
+                    # If the worker dies before the next snapshot, the training continues from its beginning.
                     snapshots.write_due(training, runtime, first.part)
             yield training
         return
@@ -145,7 +145,7 @@ def _restored(
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
     adopt(start.training_id, state, runtime)
     if at_step is not None:
-        # A worker restarted before the next snapshot must not continue from discarded steps.
+        # If the worker restarts before the next snapshot, the training must not continue from discarded steps.
         snapshots.forget_after(start.training_id, state.step, runtime)
     return state
 
@@ -174,7 +174,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
         with counted(reservation.bytes):
             state = runtime.executor.run(make, first.part)
         if blocks is not None:
-            # Planned, so that views which do not fit are refused now and not in a later step.
+            # Plan each view, so that one that does not fit is refused now and not in a later step.
             for number in range(len(views)):
                 Planned.of(state, [number], ("alpha",), runtime.limits, f"start.views[{number}]")
     state.version = scene.version

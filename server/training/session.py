@@ -1,4 +1,4 @@
-"""Session of one client with a training: answers its requests in order."""
+"""A client's session with a training: answers its requests in order."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from lumigrad.v1 import training_pb2
 
 T = TypeVar("T")
 
-# Requests that a client may have in flight.
+# The most requests that a client may have in flight.
 MAX_IN_FLIGHT = 64  # The length of `TrainingState.recent_replies`.
-# Steps of one request.
+# The most steps of one request.
 MOST_STEPS = 32
 # The limits of `Step.pace`.
 _SLOWEST, _FASTEST = 1e-6, 1e6
-# Steps that may wait for their gradients: each holds a forward state.
+# The most steps that may wait for their gradients: each holds a forward state.
 _MOST_PENDING = 4
 
 
@@ -58,12 +58,12 @@ class Session:
         self._state = training.state
         self._runtime = runtime
         self._requests = requests
-        # Steps whose replies have not been made, in order; one, or two while the first one's is made.
+        # Steps whose replies have not been made, in order: one, or two while the reply to the first is being made.
         self._late: deque[_Queued] = deque()
-        # Results of a request with further steps, for one reply.
+        # Results collected for one reply, while further steps of the same request follow.
         self._told: list[training_pb2.StepDone] = []
         self._told_for: Request | None = None
-        # Steps whose images were sent, by number, and each one's reservation.
+        # Steps whose images were sent, with their reservations, by number.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
             "step": self._step,
@@ -79,7 +79,7 @@ class Session:
         """Release the steps whose gradients have not arrived."""
         while self._pending:
             self._pending.popitem()[1][1].release()
-        # Replies stay for the client's next call, which asks for those that it has not received.
+        # The replies are kept for the client's next call, which asks for those that it has not received.
         with suppress(Exception):
             for late in self._late:
                 self._record(late, snapshotted=False)
@@ -87,7 +87,7 @@ class Session:
     def answer(self) -> Replies:
         """Yield the replies to all requests.
 
-        The reply to a step is made once the next one is queued on the device, if that has been asked for.
+        If the next step has been requested, the reply to a step is made once that one is queued on the device.
         """
         try:
             for request in self._requests:
@@ -96,7 +96,7 @@ class Session:
                     yield from self._report()
             yield from self._report()
         except Exception:
-            # The last step is done, whatever was wrong with a later one.
+            # The last step is done, whatever is wrong with a later request.
             with suppress(Exception):
                 yield from self._report()
                 yield from self._reply_told()
@@ -104,7 +104,7 @@ class Session:
 
     def _answer(self, request: Request) -> Replies:
         require(request.kind in self._answers, "kind", f"one of {', '.join(self._answers)}", request.kind)
-        # Requests are not carried out once another call has taken the training.
+        # No request is executed once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
         if request.kind != "step":
@@ -132,7 +132,7 @@ class Session:
             yield from self._own_loss(request, steps[0], chosen)
             return
         self._require_none_pending("step.own_loss")
-        # Steps that are made up for later would take the rates of the new pace.
+        # Steps that idle rows catch up on later would use the rates of the new pace.
         is_free = state.blocks is None or state.plan.optimizer.visible_only
         require(is_free or pace == 1.0, "step.pace", "0 or 1 with pool_bytes and without visible_only", asked.pace)
         state.keep_pace(pace)
@@ -142,10 +142,10 @@ class Session:
         yield from self._own_steps(request, steps, chosen)
 
     def _own_steps(self, request: Request, steps: list[list[int]], chosen: int) -> Replies:
-        """Make steps with the training's own loss, in runs without Python where they can be, else one by one."""
+        """Make steps with the training's own loss: in runs without Python where possible, else one by one."""
         asked = request.message.step
         while steps:
-            # Steps before one that is refused are made.
+            # Each step is checked just before it is made, so that those before an invalid step are made.
             views = steps[0]
             self._state.views.check(views, "step.views")
             images = None
@@ -157,7 +157,7 @@ class Session:
             self._late.append(done)
             yield from self._report(keep=1)
             if images is not None or self._is_snapshot_due(done.last) or done.download.is_complete:
-                # Recorded first, for a client that disconnects while it receives the images.
+                # Make the reply first, because the client may disconnect while it receives the images.
                 reply = list(self._reply_done(self._late[0]))
                 self._late.popleft()
                 if images is not None:
@@ -165,7 +165,7 @@ class Session:
                 yield from reply
 
     def _run_resident(self, request: Request, steps: list[list[int]], chosen: int) -> _Queued | None:
-        """Make some of the next steps without Python; None: the next one cannot be made so."""
+        """Make some of the next steps without Python; None if that is not possible for the next one."""
         state, runtime = self._state, self._runtime
         if state.resident is None:
             state.resident = ResidentSteps(runtime.transfer.step_machine)
@@ -202,7 +202,8 @@ class Session:
         cost = self._admitted(nbytes, request, planned, names)
 
         def work() -> tuple[Mapping[str, Array] | None, _Queued]:
-            # The download is prepared before the step: afterwards nothing may fail without a reply to the client.
+            # The images are downloaded before the step changes anything: afterwards nothing may fail without a reply to
+            # the client.
             images, report = step(
                 state, planned, request.part, lambda it: self._download(it, names, request) if names else None
             )
@@ -214,7 +215,7 @@ class Session:
         asked, state = request.message.step, self._state
         yield from self._report()
         require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
-        # The rows of a step are in the pool until its gradients arrive.
+        # With blocks, the rows of a step stay in the pool until its gradients arrive.
         most = _MOST_PENDING if state.blocks is None else 1
         require(len(self._pending) < most, "step", f"at most {most} steps that wait for gradients", "more")
         names = tuple(asked.outputs)
@@ -252,14 +253,15 @@ class Session:
         rendered, reserved = self._pending[brought.number]
         field = "gradients.output_gradients"
         tensors = checked_gradients(brought.output_gradients, _gradient_shapes(rendered), field)
-        # Not copied from shared memory: `apply` checks that the client still leases it before it changes anything.
+        # Gradients are not copied from shared memory: `apply` checks that they are still leased before it changes
+        # anything.
         reader = request.part.lane.reader(request.payload, 0, self._runtime.payload_memory.allocator(request.part))
         upload = uploader(tensors, reader, self._runtime.transfer, field, in_place=True)
 
         def work() -> _Queued:
             with request.part.times.stage("upload"):
                 upstream = upload()
-                # `apply` checks for what has been read.
+                # Everything must have been read before `apply` checks the lease.
                 self._runtime.transfer.finish()
             report = apply(self._state, rendered, upstream, None, request.part)
             return self._queued(request, brought.number, report)
@@ -289,7 +291,7 @@ class Session:
         yield framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
 
     def _is_snapshot_due(self, number: int) -> bool:
-        """Whether a snapshot follows a step; the reply to such a step is not left for later."""
+        """Return whether a snapshot follows a step; the reply to such a step is not delayed."""
         every = self._state.plan.message.snapshot_every
         return every > 0 and (number + 1) % every == 0 and not self._pending
 
@@ -314,7 +316,7 @@ class Session:
 
     def _finish(self, request: Request) -> Replies:
         self._require_none_pending("finish")
-        # Snapshots are forgotten first: a call that finds no training looks for them.
+        # Snapshots are deleted first: a call that finds no training looks for snapshots.
         snapshots.forget(self._training, self._runtime)
         self._runtime.trainings.forget(self._training)
         reply = training_pb2.TrainReply()
@@ -322,7 +324,7 @@ class Session:
         yield framed(reply, request)
 
     def _settle(self, request: Request) -> None:
-        """Bring cameras to the host that steps have moved on the device."""
+        """Copy cameras to the host that steps have moved on the device."""
         if self._state.refinement.is_ahead:
             self._runtime.executor.run(self._state.settle, request.part)
 
@@ -332,7 +334,7 @@ class Session:
     def _admitted(
         self, nbytes: int, request: Request, planned: Planned | None = None, names: Sequence[str] = ()
     ) -> Cost:
-        """The cost of work that must not be repeated; DeviceMemoryError if the device cannot hold it.
+        """Return the cost of work that must not be repeated; raises DeviceMemoryError if the device cannot hold it.
 
         Reserves memory for the images of `planned` that are sent.
         """
@@ -352,7 +354,7 @@ class Session:
             self._state.reservation.resize(self._state.parameters.count)
 
     def _views(self, asked: training_pb2.Step) -> tuple[list[list[int]], int]:
-        """The views of each step that is asked for, and how many of them the worker chose."""
+        """Return the views of each step that is asked for, and how many of them the worker chose."""
         state, count = self._state, asked.count or 1
         if asked.views:
             size, rest = divmod(len(asked.views), count)
@@ -369,7 +371,7 @@ class Session:
         loss = None if asked.own_loss else state.plan.loss
         missing = "" if loss is None or asked.batch == 1 else state.views.only_some_have(loss.weights)
         require(not missing, "step.batch", f"1, for only some target images have a {missing}", asked.batch)
-        # Views of pending steps are counted only when those steps are done.
+        # `state.chosen` counts the views of pending steps only once these are done.
         position = state.chosen + sum(waiting.planned.chosen for waiting, _ in self._pending.values())
         places = range(position, position + count * asked.batch, asked.batch)
         return [state.views.chosen(state.plan.message.seed, place, asked.batch) for place in places], asked.batch
@@ -386,17 +388,17 @@ class Session:
             return dict(zip(names, download.arrays, strict=True))
 
     def _queued(self, request: Request, number: int, report: StepReport) -> _Queued:
-        """Starts to download a step's numbers; called on the device's thread."""
+        """Start to download a step's numbers; called on the device's thread."""
         return _Queued(request, number, report, self._leave(report.numbers))
 
     def _leave(self, numbers: Sequence[torch.Tensor]) -> Download:
-        """Let only steps of this training run before the device has done what is queued, up to these numbers."""
+        """Download numbers; until they have arrived, let only steps of this training run."""
         download = self._runtime.transfer.start_download(numbers)
         self._runtime.executor.leave(download, self._training.training_id)
         return download
 
     def _report(self, keep: int = 0) -> Replies:
-        """Yield the replies to the steps that were left for later, but the last `keep`."""
+        """Yield the delayed replies to steps, except for the last `keep`."""
         while len(self._late) > keep:
             # No later step is reported if this fails: the client takes replies in order.
             replies = list(self._reply_done(self._late[0]))
@@ -406,13 +408,13 @@ class Session:
                 self._requests.close(late.request)
 
     def _reply_done(self, done: _Queued) -> Replies:
-        """The replies to steps, once their numbers have come from the device; with the snapshot due after the last.
+        """Yield the replies to steps once their numbers have arrived, and write the snapshot due after the last one.
 
         None as long as further steps of their request follow, unless a snapshot is written.
         """
         # The snapshot includes this reply, because the worker may die before sending it.
         told = self._record(done, snapshotted=self._is_snapshot_due(done.last))
-        # Marks the scene as used, so that others are evicted first.
+        # Mark the scene as used, so that other scenes are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
         if told[-1].snapshotted:
             written = False
@@ -429,15 +431,15 @@ class Session:
             yield from self._reply_told()
 
     def _reply_told(self) -> Replies:
-        """The reply with the results that are known."""
+        """Yield the reply with the collected results."""
         told, self._told = self._told, []
         if told and self._told_for is not None:
             yield framed(training_pb2.TrainReply(steps=training_pb2.StepsDone(done=told)), self._told_for)
 
     def _record(self, done: _Queued, *, snapshotted: bool) -> list[training_pb2.StepDone]:
-        """Make the messages about steps, and keep them for clients that do not receive them."""
+        """Make the messages about steps, and keep them in case the client does not receive them."""
         times = done.request.part.times
-        # The step's kernels may be what has broken the device.
+        # Not repeatable, because the step's kernels may have broken the device.
         self._runtime.executor.complete(done.download, done.request.part, is_repeatable=False)
         told = [done_message(number, result) for number, result in enumerate(done.results(times), done.number)]
         told[-1].snapshotted = snapshotted
@@ -447,12 +449,12 @@ class Session:
 
 @dataclass(frozen=True)
 class _Queued:
-    """Steps that have changed the training, and whose numbers are on their way from the device.
+    """Steps that have changed the training and whose numbers are being downloaded.
 
     Attributes:
-        number: The first one's.
-        download: When it is complete, the numbers are there.
-        is_last: No other steps of the request follow.
+        number: The number of the first step.
+        download: The download of the numbers.
+        is_last: Whether these are the last steps of the request.
     """
 
     request: Request
@@ -468,11 +470,11 @@ class _Queued:
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
+        """The number of the last step."""
         return self.number + self.count - 1
 
     def results(self, times: StageTimes) -> list[Done]:
-        """The result of each step; adds the kernels' times."""
+        """Return the result of each step; adds the kernels' times."""
         if isinstance(self.report, RunReport):
             times.add_kernel(self.report.milliseconds)
             return self.report.read()
@@ -483,7 +485,7 @@ class _Queued:
 
 
 def _gradient_shapes(rendered: Rendered) -> Shapes:
-    """The shapes of the gradients that a client may send for a step."""
+    """Return the shapes of the gradients that a client may send for a step."""
     known = rendered.planned.plan.upstream_shapes
     return {name: shape for name, shape in shapes_of(rendered.outputs).items() if name in known}
 
@@ -506,13 +508,13 @@ def converted(tensor: torch.Tensor, dtype: int) -> torch.Tensor:
 
 
 def framed(reply: training_pb2.TrainReply, request: Request) -> Frame[training_pb2.TrainReply]:
-    """A reply without a payload."""
+    """Return a reply without a payload."""
     reply.timings.CopyFrom(request.part.times.message())
     return Frame(reply)
 
 
 def _image_frames(views: Sequence[int], arrays: Mapping[str, Array], request: Request) -> Replies:
-    """The reply with a step's images."""
+    """Yield the reply with a step's images."""
     reply, payload = training_pb2.TrainReply(), request.part.lane.writer()
     reply.images.number = request.message.step.number
     reply.images.views.extend(views)
@@ -521,7 +523,7 @@ def _image_frames(views: Sequence[int], arrays: Mapping[str, Array], request: Re
 
 
 def done_message(number: int, result: Done) -> training_pb2.StepDone:
-    """The message that describes a finished step."""
+    """Return the message that describes a finished step."""
     message = training_pb2.StepDone(
         number=number,
         views=result.views,

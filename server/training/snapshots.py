@@ -30,26 +30,27 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
 _KIND = LASTING
-# The last two are kept, because a client may return to the one before the newest.
+# The number of snapshots kept: a client may return to the one before the newest.
 _KEPT = 2
 # How long a snapshot waits until its target images are in the spool.
 _TARGET_IMAGES_SECONDS = 10.0
-# How often a worker that stops tries to write one.
+# How often a stopping worker retries to write a snapshot.
 _AGAIN_SECONDS = 0.2
 
 
 def write(training: Training[TrainingState], runtime: Runtime, call: Call | None) -> int:
-    """Write a snapshot; returns its size once it is on disk, 0 if there is no spool.
+    """Write a snapshot; returns its size once it is on disk, or 0 without a spool.
 
-    BusyError, which names the limit and its option, if it does not fit. Without a call the worker writes it.
+    Raises BusyError, which names the limit and its option, if the snapshot does not fit. Without `call` the worker
+    itself writes it.
     """
     if runtime.tenant_spool is None:
         return 0
     state = training.state
-    # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
+    # The spool may write target images after the call that stores them has ended; a snapshot is useless without them.
     target_images = {view.target for view in state.views.messages if view.target}
     runtime.scenes.ensure_written([state.scene_id], target_images, _TARGET_IMAGES_SECONDS, call)
-    # Written from where they are, in memory of the spool: no step is made meanwhile.
+    # Written in place, from memory of the spool: no step runs meanwhile.
     kept = {name: tensor.numpy() for name, tensor in state.kept.items()}
     moved = {name: tensor for name, tensor in state.tensors().items() if name not in kept}
     nbytes = sum(tensor.nbytes for tensor in moved.values())
@@ -103,7 +104,7 @@ def _reserved(nbytes: int, runtime: Runtime, call: Call | None) -> Iterator[None
 
 
 def write_due(training: Training[TrainingState], runtime: Runtime, call: Call) -> bool:
-    """Write a scheduled snapshot; returns whether it was written. If there is no room for it, the training goes on."""
+    """Write a scheduled snapshot; returns whether it was written. Without room for it, the training continues."""
     try:
         return write(training, runtime, call) > 0
     except (BusyError, DeviceMemoryError) as error:
@@ -112,13 +113,13 @@ def write_due(training: Training[TrainingState], runtime: Runtime, call: Call) -
 
 
 def write_last(training: Training[TrainingState], runtime: Runtime, until: float) -> None:
-    """Write a snapshot before the worker stops, at the latest at a time of the monotonic clock."""
+    """Write a snapshot before the worker stops, retrying until a time of the monotonic clock."""
     while True:
         try:
             write(training, runtime, None)
             return
         except (BusyError, DeviceMemoryError) as error:
-            # Other calls, which take the room, are about to end.
+            # The calls that take the room are about to end.
             if error.retry_seconds is None or time.monotonic() > until:
                 _log_failure(training, error)
                 return
@@ -142,10 +143,11 @@ def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
 def read(
     training: Training[TrainingState], holder: int, at_step: int | None, runtime: Runtime, call: Call
 ) -> tuple[TrainingState, int] | None:
-    """Read the newest snapshot, or the last one up to a step, and its holder's number; None: there is none.
+    """Read the newest snapshot, or the last one up to a step, and its holder's number; None if there is none.
 
-    The training's old state is removed before the new one is created: both may exceed its share. A wrong lease is
-    treated as a wrong name. TrainingHeldError: there was another holder since the caller's.
+    The training's old state is removed before the new one is created, since both together may exceed the tenant's
+    share. A wrong lease is treated like a wrong name. Raises TrainingHeldError if the training has had a later holder
+    than the caller.
     """
     training_id = training.training_id
     found = _newest(training_id, at_step, runtime)
@@ -194,7 +196,7 @@ def _restored(
     plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(message.views, runtime, call, "start.views")
 
-    # The payload of blocks is memory in the spool.
+    # Tensors of blocks stay in the payload, which is memory of the spool.
     kept = {name for name in arrays if plan.pool_bytes and (name == BLOCKS_ORDER or name.rpartition(".")[0] in shapes)}
 
     def placed(name: str) -> torch.Tensor:
@@ -241,7 +243,7 @@ def forget(training: Training[TrainingState], runtime: Runtime) -> None:
 
 
 def forget_after(training_id: str, step: int, runtime: Runtime) -> None:
-    """Delete the snapshots after a step to which a training was reset."""
+    """Delete the snapshots later than a step to which a training was reset."""
     for name, message in _all(training_id, runtime):
         if message.step > step and runtime.tenant_spool is not None:
             runtime.tenant_spool.forget(_KIND, name)
@@ -260,7 +262,7 @@ def _newest(
 
 
 def _all(training_id: str, runtime: Runtime) -> Iterator[tuple[str, snapshot_pb2.TrainingSnapshot]]:
-    """The names and headers of a training's snapshots."""
+    """Yield the names and headers of a training's snapshots."""
     for slot in range(_KEPT):
         name = _name(training_id, slot)
         head = None if runtime.tenant_spool is None else runtime.tenant_spool.head(_KIND, name)

@@ -22,7 +22,7 @@ OF_CAMERAS = (POSES, END_POSES, INTRINSICS, LENSES)
 EXPOSURES = "exposures"
 _KINDS = ("spheres", "gaussians")
 _TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale", "normal", "distortion")
-# Terms of the surface that surfels describe, and the outputs that they need.
+# Loss terms of the surface that surfels describe, and the outputs that they need.
 _OF_SURFACES = {"normal": ("alpha", "normals", "surface_normals"), "distortion": ("distortion",)}
 _PADDINGS = names_of(training_pb2.Padding)
 # Limits with a pool: the largest beta1^2 / beta2, and the least alpha_min with which pages reach far enough.
@@ -37,7 +37,7 @@ class Loss:
     Attributes:
         weights: Weights of the terms, by name.
         padding: The border mode of its window.
-        surface_start: The first step in which the terms of surfaces count.
+        surface_start: The first step in which the loss includes the terms of surfaces.
     """
 
     weights: Mapping[str, float]
@@ -46,7 +46,7 @@ class Loss:
 
     @staticmethod
     def of(message: training_pb2.Loss, kind: str, is_surfel: bool, field: str) -> Loss:
-        """Check a loss message; InvalidArgumentError names fields below `field`."""
+        """Check a loss message; the InvalidArgumentError names fields below `field`."""
         weights = {name: float(getattr(message, name)) for name in _TERMS}
         for name, weight in weights.items():
             require(isfinite(weight) and weight >= 0, f"{field}.{name}", "a finite weight >= 0", weight)
@@ -64,14 +64,14 @@ class Loss:
         return any(self.weights[name] for name in ("l1", "l2", "dssim"))
 
     def at(self, step: int) -> Loss:
-        """The loss of a step."""
+        """Return the loss of a step."""
         if step >= self.surface_start:
             return self
         return replace(self, weights={**self.weights, **dict.fromkeys(_OF_SURFACES, 0.0)})
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that it compares."""
+        """The outputs that the loss compares."""
         wanted = {"color": True, "alpha": bool(self.weights["alpha"]), "expected_depth": bool(self.weights["depth"])}
         wanted |= {output: True for name, outputs in _OF_SURFACES.items() if self.weights[name] for output in outputs}
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
@@ -83,10 +83,10 @@ class TrainingPlan:
 
     Attributes:
         message: The client's message, for snapshots.
-        loss: None: the client sends gradients.
-        density: None: no density control.
-        pool_bytes: Device memory for rows that are in the spool; 0: all rows are on the device.
-        sh_degree_every: The steps after which a degree of spherical harmonics is added; 0: all from the start.
+        loss: The loss; None if the client sends gradients.
+        density: Settings of density control, or None.
+        pool_bytes: Device memory for rows that are in the spool; 0 if all rows are on the device.
+        sh_degree_every: The steps after which a degree of spherical harmonics is added; 0 to use all from the start.
         pace: Pace of the schedules, see `training_pb2.Step`.
     """
 
@@ -129,7 +129,7 @@ class TrainingPlan:
         )
 
     def paced(self, pace: float) -> TrainingPlan:
-        """The plan, whose pace is 1, at another pace."""
+        """Return this plan, whose pace is 1, at another pace."""
         loss, density, rates = self.loss, self.density, self.optimizer.rates
         return replace(
             self,
@@ -141,7 +141,7 @@ class TrainingPlan:
         )
 
     def sh_degree(self, step: int, stored: int) -> int:
-        """The degree of spherical harmonics used at a step."""
+        """Return the degree of spherical harmonics used at a step."""
         wanted = self.settings.sh_degree if self.settings.HasField("sh_degree") else stored
         every = self.sh_degree_every
         return int(min(wanted, step // every)) if every else int(wanted)
@@ -150,7 +150,7 @@ class TrainingPlan:
 def _check_pool(
     message: training_pb2.TrainingSpec, optimizer: Optimizer, kind: str, shapes: Shapes, field: str
 ) -> None:
-    """Refuse what concerns rows that a step does not see."""
+    """Refuse settings that would concern rows which a step does not see."""
     is_fit = kind == "gaussians" and shapes["means"][0] > 0
     require(is_fit, f"{field}.pool_bytes", "0: it is for scenes of Gaussians", message.pool_bytes)
     require(not message.HasField("density"), f"{field}.density", "none with pool_bytes", "some")
@@ -160,7 +160,7 @@ def _check_pool(
     for name in ("opacity", "scale"):
         weight = getattr(message.loss, name)
         require(not weight, f"{field}.loss.{name}", "0 with pool_bytes: it is a mean over all Gaussians", weight)
-    # Steps that are made up at once leave out how epsilon grows against decaying moments.
+    # Steps that are caught up at once ignore that epsilon grows relative to the decaying moments.
     beta1, beta2 = optimizer.betas
     decays = optimizer.visible_only or beta1**2 <= _LARGEST_DECAY * beta2
     limit = f"at most the root of {_LARGEST_DECAY} beta2 with pool_bytes and without visible_only"
@@ -175,7 +175,7 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     transforms = len(message.gaussians.transforms)
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
     along = message.gaussians.response == gaussians_pb2.RESPONSE_RAY
-    # Adaptive density control grows by the gradients of means in the image, which rays do not pass.
+    # Adaptive density control uses the gradients of means in the image, which do not exist for rays.
     fits = not along or message.density.WhichOneof("strategy") != "adaptive"
     require(fits, f"{field}.density.adaptive", "mcmc, or none, with RESPONSE_RAY", "adaptive")
     if message.gaussians.HasField("sh_degree"):

@@ -18,7 +18,7 @@ from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposure
 from lumigrad.v1 import camera_pb2, training_pb2
 
-# The names in snapshots of what blocks have beside parameters.
+# Names in snapshots of the tensors that blocks have besides parameters.
 BLOCKS_ORDER, BLOCKS_STEPS = "blocks.order", "blocks.steps"
 # Values per view.
 _EXPOSURE_WIDTH = 12
@@ -40,9 +40,9 @@ class TrainingState:
         step: int = 0,
         blocks: Blocks | None = None,
     ) -> None:
-        """`step` is the number of the next step; `reservation` is the reservation for everything.
+        """`step` is the number of the next step; `reservation` covers the memory of the whole training.
 
-        `blocks` has the parameters if they are in the spool.
+        `blocks` holds the parameters if they are in the spool.
         """
         self.reservation = reservation
         self.scene_id = scene_id
@@ -58,7 +58,7 @@ class TrainingState:
         self.chosen = 0
         # The last steps' replies, for clients that did not receive them.
         self.recent_replies: deque[training_pb2.StepDone] = deque(maxlen=_MOST_REPLIES)
-        # The number of snapshots written, and the step of the last one; -1: none.
+        # The number of snapshots written, and the step of the last one, -1 if there is none.
         self.snapshots = 0
         self.snapshot_step = -1
         # Increases whenever rows are added, removed or moved.
@@ -68,22 +68,22 @@ class TrainingState:
         self.refinement = CameraRefinement(views, rates)
         identities = identity_exposure(device).repeat(len(views), 1, 1)
         self.exposures = Refinement(identities) if EXPOSURES in rates else None
-        # State of steps without Python; None: there was none yet.
+        # State of steps made without Python; None before the first of them.
         self.resident: Any = None
 
     def keep_pace(self, pace: float) -> None:
-        """Let the schedules pass at a pace, see `training_pb2.Step`."""
+        """Set the pace of the schedules, see `training_pb2.Step`."""
         if pace != self.plan.pace:
             self.plan = self._spec.paced(pace)
             if self.density is not None and self.plan.density is not None:
                 self.density = self.density.planned(self.plan.density)
 
     def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
-        """The current cameras of some views."""
+        """Return the current cameras of some views."""
         return [self.refinement.camera(self.views, number) for number in numbers]
 
     def settle(self) -> None:
-        """Bring to the host what steps without Python have changed of cameras."""
+        """Copy to the host the camera parameters that steps without Python have changed."""
         self.refinement.settle(self.views)
 
     @property
@@ -93,7 +93,7 @@ class TrainingState:
         return self.reservation.copied_bytes if is_due else 0
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of a snapshot, by name."""
+        """Return the tensors of a snapshot, by name."""
         tensors = {**self.parameters.tensors, **self.refinement.tensors(), **self.kept}
         if self.exposures is not None:
             tensors |= {f"{EXPOSURES}.{part}": tensor for part, tensor in self.exposures.tensors.items()}
@@ -103,7 +103,7 @@ class TrainingState:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """The part of these tensors that lies in memory of the spool."""
+        """The tensors of a snapshot that lie in memory of the spool."""
         if self.blocks is None:
             return {}
         return {**self.parameters.tensors, BLOCKS_ORDER: self.blocks.order, BLOCKS_STEPS: self.blocks.steps}
@@ -121,7 +121,7 @@ class TrainingState:
 
 
 def parts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of a snapshot, by the names of what they belong to, and of the part."""
+    """Group the tensors of a snapshot by owner, such as a parameter, and then by part."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         owner, _, part = name.rpartition(".")
@@ -130,7 +130,7 @@ def parts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.T
 
 
 def footprint_of(plan: TrainingPlan, shapes: Shapes, views: Views) -> Footprint:
-    """The memory of a training whose scene has tensors of these shapes."""
+    """Return the memory of a training whose scene has tensors of these shapes."""
     density = 0 if plan.density is None else DensityState.row_bytes(plan.density)
     rates = plan.optimizer.rates
     exposures = len(views) * Refinement.row_bytes(_EXPOSURE_WIDTH) if EXPOSURES in rates else 0

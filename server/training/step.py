@@ -1,4 +1,4 @@
-"""Step of a training: render, compare, differentiate, step the optimiser, control density."""
+"""A training step: render, compare, differentiate, step the optimiser, control density."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lumigrad.v1 import density_pb2, training_pb2
 
 T = TypeVar("T")
 
-# Regularisers add the means of these parameters to the loss.
+# The parameters whose means regularisers add to the loss.
 _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale": ("scales", "radii")}
 
 
@@ -45,7 +45,7 @@ class Done:
     """The result of a step.
 
     Attributes:
-        loss: None: the client's own.
+        loss: The loss; None if it is the client's own.
     """
 
     views: Sequence[int]
@@ -60,15 +60,15 @@ class Done:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Report of a step, while its numbers are on the device.
+    """Report of a step whose numbers are still on the device.
 
     Attributes:
-        numbers: f64 tensors; complete when all work that is queued on the device has ended.
-        times: Times of kernels, to be read then.
+        numbers: f64 tensors; complete when all work queued on the device has ended.
+        times: Times of kernels, which can be read when the numbers are complete.
         count: The number of primitives after the step.
-        parts: Parts of the loss; None: the client's own.
+        parts: Parts of the loss; None if it is the client's own.
         names: Names of the parameters that have statistics.
-        discarded: The step has changed nothing.
+        discarded: Whether the step has changed nothing.
     """
 
     views: Sequence[int]
@@ -81,7 +81,7 @@ class StepReport:
     discarded: bool = False
 
     def read(self, numbers: Sequence[Array]) -> Done:
-        """The result, given `numbers` on the host."""
+        """Return the result, given the `numbers` on the host."""
         if self.discarded:
             return Done(self.views, None, {}, self.count, 0, {}, None, discarded=True)
         gathered, sums = numbers
@@ -101,8 +101,8 @@ class StepReport:
 def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Rendered], T]) -> tuple[T, StepReport]:
     """Do a step with the training's own loss, whose outputs `planned` includes.
 
-    `look` is called with the rendered outputs before anything changes; its result is returned. On CUDA the step is only
-    queued, unless density is controlled or cameras are refined in it.
+    Calls `look` with the rendered outputs before anything changes, and returns its result. On CUDA the step is only
+    queued, unless it controls density or refines cameras.
     """
     loss = state.plan.loss
     assert loss is not None
@@ -120,9 +120,9 @@ def apply(
     loss: Losses | None,
     call: Call,
 ) -> StepReport:
-    """Compute the gradients and change the parameters: completely or, on an error, not at all.
+    """Compute the gradients and change the parameters, completely or, on an error, not at all.
 
-    `loss` is the training's own, which `upstream` is the gradient of; None: the client's.
+    `upstream` is the gradient of `loss`, the training's own, or of the client's loss if that is None.
     """
     if rendered.generation != state.generation:
         state.step += 1
@@ -133,7 +133,7 @@ def apply(
     with call.times.stage("optimize"):
         gathered = _gathered(gradients.touched.count_nonzero(), parts or ())
         change = _prepared(state, rendered, gradients)
-        # Also whether the upstream gradients were whole, if they lie in the client's memory.
+        # This also checks that upstream gradients in the client's memory stayed leased.
         call.check()
         with Unstoppable():
             adam_times = noted(change.make(state), call)
@@ -143,21 +143,22 @@ def apply(
 
 
 def _gathered(visible: torch.Tensor, parts: Sequence[LossPart]) -> torch.Tensor:
-    """f64 [...], the number of visible primitives and the numbers of all parts."""
+    """Return the number of visible primitives and the numbers of all parts, as f64 [...]."""
     return torch.cat([visible.double().reshape(1), *(part.numbers.reshape(-1) for part in parts)])
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A prepared step: everything that may fail has been done.
+    """A prepared step: everything that can fail has been done.
 
     Attributes:
         adam: The optimiser's step on `parameters`.
-        noise: Noise, likewise.
-        done: The kernels' times of both, if they have been done, to copies.
-        parameters: The current ones, which the step changes in place, or changed copies, on the host with pages.
-        pages: Of the training's blocks, whose rows they are; None: they are all.
-        views: The moved views, by number.
+        noise: The step that adds noise to `parameters`.
+        done: The kernels' times if both have already run, on copies.
+        parameters: The current parameters, which the step changes in place, or changed copies, on the host if there are
+            pages.
+        pages: The pages of the training's blocks whose rows `parameters` has; None if it has all rows.
+        views: The views with moved cameras, by number.
         chosen: The number of views that the worker chose.
     """
 
@@ -174,7 +175,7 @@ class _Change:
     chosen: int
 
     def make(self, state: TrainingState) -> Stages:
-        """Change the state; returns the kernels' times. Nothing here can fail, because nothing allocates or checks."""
+        """Change the state; returns the kernels' times. Cannot fail, because it neither allocates nor checks."""
         times = self.done
         if times is None:
             times = self.adam.run().times
@@ -195,12 +196,12 @@ class _Change:
 
 
 def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) -> _Change:
-    """Check and allocate all that a step needs; changes that may fail are made to copies."""
+    """Check and allocate everything that a step needs; changes that may fail are made to copies."""
     optimizer, at, density = state.plan.optimizer, state.step, state.density
     is_due = density is not None and density.is_due(at)
     parameters, pages = rendered.parameters, rendered.planned.pages
     if pages is None:
-        # Rendered parameters are those of earlier steps if gradients come late.
+        # If gradients come late, the rendered parameters are older than the current ones.
         parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, gradients.harmonics, optimizer, at, rows)
@@ -224,7 +225,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
 
 
 def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
-    """The exposures after a step."""
+    """Return the exposures after a step."""
     optimizer, exposures = state.plan.optimizer, state.exposures
     if exposures is not None and gradients.exposures is not None:
         rate = optimizer.rates[EXPOSURES].at(state.step)
@@ -235,7 +236,7 @@ def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
 
 
 def _regularised(state: TrainingState, parameters: Parameters, gradients: Gradients) -> list[LossPart]:
-    """The means of opacities and scales as parts of the loss; adds their gradients to `gradients`."""
+    """Return the means of opacities and scales as parts of the loss; adds their gradients to `gradients`."""
     loss, by_name = state.plan.loss, gradients.by_name
     assert loss is not None
     parts: list[LossPart] = []

@@ -20,7 +20,7 @@ from lumigrad.v1 import camera_pb2, training_pb2
 
 # Bytes of a view without its target image.
 _MESSAGE_BYTES = 1024
-# Tensors of target images that terms of the loss compare beside colours, by term.
+# Tensors of target images other than colours that the loss compares, by term.
 _PLANES = {"depth": "depth", "alpha": "mask"}
 
 
@@ -33,7 +33,7 @@ class Views:
 
     @staticmethod
     def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
-        """Check the messages and find the target images; SceneNotFoundError if one is missing."""
+        """Check the messages and find the target images; raises SceneNotFoundError if one is missing."""
         require(len(messages) >= 1, field, "at least one view", "none")
         for index, message in enumerate(messages):
             for name, found in (("rays", "some"), ("lidar", "a lidar")):
@@ -51,7 +51,7 @@ class Views:
 
     @property
     def bytes(self) -> int:
-        """The memory of the messages and target images, each of these counted once."""
+        """The memory of the messages and target images; each target image counts once."""
         images = {id(image): image.bytes for image in self._target_images if image is not None}
         return _MESSAGE_BYTES * len(self.messages) + sum(images.values())
 
@@ -67,7 +67,7 @@ class Views:
 
     @cached_property
     def calibrations(self) -> tuple[int, ...]:
-        """The place of each view's calibration among all."""
+        """The index of each view's calibration among all calibrations."""
         places: dict[tuple[str, int], int] = {}
         keys = [
             ("shared", view.calibration) if view.HasField("calibration") else ("own", index)
@@ -84,20 +84,20 @@ class Views:
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
 
     def check_loss(self, weights: Mapping[str, float], field: str) -> None:
-        """Raise an InvalidArgumentError if target images have nothing that a term of the loss compares."""
+        """Raise an InvalidArgumentError if no target image has the tensor that a term of the loss compares."""
         for term, name in _PLANES.items() if self.has_target_images else ():
             has_some = any(name in self.tensors(number) for number in range(len(self)))
             require(has_some or not weights[term], f"{field}.{term}", f"0: no target image has a {name}", weights[term])
 
     def check_channels(self, channels: int, field: str) -> None:
-        """Raise an InvalidArgumentError for a target image whose colours have other channels than the scene's."""
+        """Raise an InvalidArgumentError for a target image whose colours differ in channels from the scene's."""
         for number in range(len(self)) if self.has_target_images else ():
             color = self.tensors(number).get("color")
             found = channels if color is None else color.shape[-1]
             require(found == channels, f"{field}[{number}].target", f"{channels} channels, as the scene has", found)
 
     def only_some_have(self, weights: Mapping[str, float]) -> str:
-        """The name of a tensor that some target images lack and others have, for which a loss asks; else empty."""
+        """Return the name of a tensor that the loss needs and only some target images have; empty if there is none."""
         compared = ("mask", "depth") if weights["depth"] else ("mask",)
         return next((name for name in compared if name in self._partial), "")
 
@@ -109,12 +109,12 @@ class Views:
         return every - every.intersection(*found)
 
     def tensors(self, number: int) -> Mapping[str, torch.Tensor]:
-        """The tensors of a view's target image, by name; none without one."""
+        """Return the tensors of a view's target image, by name; empty without a target image."""
         image = self._target_images[number]
         return {} if image is None else image.tensors
 
     def stacked(self, numbers: Sequence[int], name: str) -> torch.Tensor | None:
-        """Stack a tensor of the target images; None if none has it, InvalidArgumentError if only some do."""
+        """Stack a tensor of the target images; None if all lack it. Raises InvalidArgumentError if only some do."""
         tensors = [image.tensors.get(name) for number in numbers if (image := self._target_images[number]) is not None]
         found = [tensor for tensor in tensors if tensor is not None]
         if not found:
@@ -122,13 +122,13 @@ class Views:
         require(
             len(found) == len(numbers), "step.views", f"views that all have a {name}, or none", f"{len(found)} with"
         )
-        # Dtypes may differ, and bytes of a mask would count as bits.
+        # Dtypes may differ, and a mask of bytes would be taken as one of bits.
         if name == "mask" or len({tensor.dtype for tensor in found}) > 1:
             found = [tensor / 255.0 if tensor.dtype == torch.uint8 else tensor for tensor in found]
         return torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0)
 
     def chosen(self, seed: int, position: int, count: int) -> list[int]:
-        """`count` views from a position in an endless sequence of random permutations of all views."""
+        """Return `count` views from a position in an endless sequence of random permutations of all views."""
         numbers: list[int] = []
         while len(numbers) < count:
             epoch, start = divmod(position + len(numbers), len(self.messages))
@@ -137,7 +137,7 @@ class Views:
 
 
 def identity_exposure(device: torch.device) -> torch.Tensor:
-    """[3, 4] the transform that changes no colour."""
+    """Return the [3, 4] transform that changes no colour."""
     return torch.eye(3, 4, device=device)
 
 
@@ -149,7 +149,7 @@ def _order(seed: int, epoch: int, count: int) -> list[int]:
 
 
 def _check_poses(camera: camera_pb2.Camera, field: str) -> None:
-    """Check the poses, which refinement changes, and fill in those that are not given."""
+    """Check the poses, which refinement changes, and fill in missing ones."""
     if camera.HasField("opencv"):
         check_pose(camera.opencv, f"{field}.opencv")
     for name in ("start", "end") if camera.sensor.HasField("end") else ("start",) if camera.HasField("sensor") else ():

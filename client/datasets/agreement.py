@@ -1,4 +1,4 @@
-"""How well the photographs of a reconstruction agree: a program may find cameras for all of them that are wrong."""
+"""Measures how well the photographs of a reconstruction agree, because a program may find wrong cameras for all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 # Enough for a share that is exact to a few percent.
 MOST_POINTS = 1000
-# Right reconstructions have more, wrong ones less.
+# Correct reconstructions lie above this share, wrong ones below.
 LEAST_AGREEMENT = 0.52
-# The photographs that are asked about each view of a point, and how far apart the two may look at it.
+# Neighbouring photographs that are checked for each view of a point, and the largest angle between the two views.
 _NEAREST, _DEGREES = 2, 20.0
-# Fewer answers than this are no reason for a warning.
+# The share of fewer answers than this is not reported.
 _LEAST_ANSWERS = 100
 
 
@@ -26,17 +26,17 @@ class DoubtfulCameras(UserWarning):
 
 
 def agreement(tracks: Sequence[Track], cameras: Mapping[int, Camera]) -> float | None:
-    """The share of photographs that show a point, of those nearest to one that shows it.
+    """Returns the share of photographs that show a point among those nearest to one that shows it.
 
-    Features are found again in photographs from nearly the same direction. Photographs that were put side by side by
-    mistake show different things, so that each point is seen by few of those that should see it.
+    Features are found again in photographs from nearly the same direction. Photographs that were placed side by side by
+    mistake show different things, so that few of the photographs that should see a point do.
 
     Args:
         tracks: points that at least two photographs show.
-        cameras: of all photographs, by their ids.
+        cameras: the cameras of all photographs by image id.
 
     Returns:
-        0 to 1; None: too few photographs are near each other, or the points do not say which show them.
+        0 to 1; None if too few photographs are near each other, or if the points do not say which show them.
     """
     ids = [key for key, camera in cameras.items() if isinstance(camera.model, OpenCVModel | SensorModel)]
     rows = {key: row for row, key in enumerate(ids)}
@@ -52,7 +52,7 @@ def agreement(tracks: Sequence[Track], cameras: Mapping[int, Camera]) -> float |
 
 
 def _eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64, Array]:
-    """[N, 3] the places of cameras, and [P, N] whether the pictures of these contain points; lenses are ignored."""
+    """Returns the positions of cameras [N, 3], and whether their pictures contain points [P, N]; ignores distortion."""
     eyes, shown = [], []
     for camera in cameras:
         model = camera.model
@@ -66,7 +66,7 @@ def _eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64
 
 
 def _answers(place: Float64, seeing: Array, eyes: Float64, shown: Array) -> Array:
-    """Whether photographs next to those that see a point see it, too, for all of them in one row."""
+    """Returns whether the neighbours of photographs that see a point see it, too, as one flat array."""
     directions = eyes - place
     directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-300)
     cosines = directions[seeing] @ directions.T

@@ -1,6 +1,6 @@
 """Calibrations of sensors as NCore writes them: `camera_model_type` and `camera_model_parameters` in a JSON file.
 
-The types are "ideal-pinhole", "opencv-pinhole", "opencv-fisheye" and "ftheta", and "orthographic", which is ours.
+The types are "ideal-pinhole", "opencv-pinhole", "opencv-fisheye" and "ftheta", plus our own "orthographic".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _F_THETA_CENTER = 0.5
 
 @dataclass(frozen=True)
 class Calibration:
-    """A lens with its picture size, what is in front of it, and the order in which rows are exposed."""
+    """A lens with its picture size, its windshield, and its shutter."""
 
     lens: Lens
     width: int
@@ -76,19 +76,19 @@ class Calibration:
 
     @staticmethod
     def of(camera: Camera) -> Calibration:
-        """The calibration of a sensor's camera."""
+        """Returns the calibration of a sensor's camera."""
         model = camera.model
         assert isinstance(model, SensorModel)
         return Calibration(model.lens, camera.width, camera.height, model.shutter, model.windshield)
 
     def camera(self, start: tuple[Float64, Float64], end: tuple[Float64, Float64] | None = None) -> Camera:
-        """Returns the camera at its poses, each rotation and translation, world to camera; `end` if it is rolling."""
+        """Returns the camera at poses of rotation and translation, world to camera; `end` is for rolling shutters."""
         moving = {} if end is None else {"end_rotation": end[0], "end_translation": end[1]}
         options: dict[str, Any] = {"shutter": self.shutter, "windshield": self.windshield, **moving}
         return Camera.sensor(self.lens, *start, self.width, self.height, **options)
 
     def values(self) -> dict[str, Any]:
-        """The fields of the JSON object that `read` reads."""
+        """Returns the fields of the JSON object that `read` reads."""
         shutter = next(name for name, ours in NCORE_SHUTTERS.items() if ours == self.shutter)
         values: dict[str, Any] = {"resolution": [self.width, self.height], "shutter_type": shutter}
         lens = self.lens
@@ -118,7 +118,7 @@ class Calibration:
         return {TYPE: kind, PARAMETERS: values}
 
     def resized(self, width: int, height: int) -> Calibration:
-        """The same for another picture size."""
+        """Returns the calibration for another picture size."""
         x, y = width / self.width, height / self.height
         return replace(self, lens=scaled_lens(self.lens, x, y), width=width, height=height)
 
@@ -180,7 +180,7 @@ def _windshield(values: Fields) -> Windshield:
 
 
 def _numbers(values: Fields, name: str) -> tuple[float, ...]:
-    """Coefficients, which may be absent: none."""
+    """Returns coefficients, none if the field is absent."""
     if name not in values:
         return ()
     return tuple(values.array(name, *((count,) for count in range(22))).tolist())

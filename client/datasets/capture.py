@@ -25,7 +25,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
-# The latter in the Blender scenes of NeRF, beside others of photographs that are held out.
+# NeRF's Blender scenes have transforms_train.json, beside files of held-out photographs.
 _TRANSFORMS = ("transforms.json", "transforms_train.json")
 
 
@@ -36,7 +36,7 @@ class Capture:
     Attributes:
         views: the views, at least one.
         points: the initial points; None if the data set has none.
-        split: which views the data set holds out, and which not; None if it does not say.
+        split: which views the data set fits and holds out; None if it does not say.
 
     Example:
         capture = Capture((View("front", camera), View("back", cameras[1])))
@@ -65,10 +65,10 @@ class Capture:
         Args:
             path: the file or folder.
             images: the folder of the photographs, relative to the data set's; None: the format's default. They are
-                looked for there by their paths in the data set, of which the first parts may be missing. Masks are
-                those of mask_path in transforms.json, or of COLMAP, masks/<name of the photograph>.png; 0 is ignored.
+                found by their paths in the data set, whose first parts may be missing there. Masks come from mask_path
+                in transforms.json, or for COLMAP from masks/<name of the photograph>.png; pixels of 0 are ignored.
             sensors: make all cameras sensors, which show Gaussians by sigma points (`Camera.sensor`), and whose lenses
-                trainings refine; False: those that only sensors can be, such as fisheyes with coefficients.
+                trainings refine; False: only cameras that have to be, such as fisheyes with coefficients.
 
         Raises:
             InvalidArgument: no data set, or a camera that cannot be rendered; names the file and the field.
@@ -103,15 +103,15 @@ class Capture:
     def save(self, folder: str | PathLike[str], *, form: str = "nerfstudio") -> None:
         """Writes cameras and points as a data set that `load`, and the program that the form is named after, read.
 
-        Photographs are named by their paths and not copied. What nerfstudio's fields cannot express has NCore's
-        `camera_model_type` and `camera_model_parameters` in transforms.json, and `transform_matrix_end` with a rolling
-        shutter, which `load` reads.
+        Photographs are named by their paths and not copied. Cameras that nerfstudio's fields cannot express have
+        NCore's `camera_model_type` and `camera_model_parameters` in transforms.json, and `transform_matrix_end` for a
+        rolling shutter, which `load` reads.
 
         Args:
             folder: the data set's folder; it is made if there is none.
             form: "nerfstudio": transforms.json and points.ply. "colmap": cameras.txt, images.txt and points3D.txt in
-                sparse/0, which name photographs relative to the folder images, which is made; neither masks nor what is
-                held out are written.
+                sparse/0, which name photographs relative to the folder images, which is made; masks and the split are
+                not written.
 
         Raises:
             InvalidArgument: another form, or a camera that the files cannot express; names the view.

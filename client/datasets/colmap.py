@@ -21,7 +21,7 @@ from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.rotations import rotated
 
 _READERS = {".bin": colmap_binary, ".txt": colmap_text}
-# Places of a reconstruction in the folder of a data set, or of several, one in each folder there.
+# Places in a data set's folder of one reconstruction, or of several with a folder each.
 _PLACES = ("sparse", "colmap/sparse")
 
 
@@ -37,7 +37,7 @@ def find_model(folder: Path) -> Path | None:
 
 
 def _largest(models: list[Path]) -> Path:
-    """The model with most images, the first of several."""
+    """Returns the model with the most images, the first of several; warns of the others."""
     if len(models) == 1:
         return models[0]
     counts = {model: _count(model) for model in models}
@@ -97,14 +97,14 @@ def _file(model: Path, name: str) -> Path | None:
 
 
 def _dataset_folder(model: Path) -> Path:
-    """Returns the data set's folder: above sparse/0 or sparse; above colmap if images are there, as of nerfstudio."""
+    """Returns the data set's folder: above sparse/0 or sparse, and above colmap unless that has the images."""
     sparse = model.parent if model.parent.name == "sparse" else model
     folder = sparse.parent if sparse.name == "sparse" else model
     return folder.parent if folder.name == "colmap" and not (folder / "images").is_dir() else folder
 
 
 def _mask(beside: Files, name: str) -> Path | None:
-    """The mask of a photograph: masks/a.jpg.png for a.jpg, COLMAP's own convention, or masks/a.png; None without."""
+    """Returns the mask of a photograph a.jpg: masks/a.jpg.png, COLMAP's own convention, or masks/a.png; else None."""
     return beside.find(f"masks/{name}.png") or beside.find(f"masks/{PurePosixPath(portable(name)).with_suffix('.png')}")
 
 

@@ -44,7 +44,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
 
 
 def count_images(path: Path) -> int:
-    """The number of images that the file announces."""
+    """Returns the number of images that the file announces."""
     with path.open("rb") as file:
         return int.from_bytes(file.read(8), "little")
 
@@ -92,7 +92,7 @@ def read_points(path: Path) -> Points:
 
 
 def read_tracks(path: Path, most: int) -> list[Track]:
-    """Reads the places of points, evenly spread in the file, and the ids of the images that see each; see `Track`."""
+    """Reads evenly sampled points, and the ids of the images that see each; see `Track`."""
     source = Source.open(path)
     count = _count(source, _POINT.size)
     tracks, offset, step = [], 8, max(1, -(-count // most))
@@ -114,7 +114,7 @@ def _count(source: Source, least_bytes: int) -> int:
 
 
 def _check_end(source: Source, offset: int) -> None:
-    """Raises InvalidArgument for a file with more than the records that its first bytes announce."""
+    """Raises InvalidArgument if a file continues after the records that its first bytes announce."""
     if offset != len(source):
         (count,) = source.unpack("Q", 0, "number of records")
         rest = len(source) - offset

@@ -1,4 +1,4 @@
-"""Runs COLMAP, which finds cameras and points of photographs: the program, or the package pycolmap."""
+"""Runs COLMAP, the program or the package pycolmap, to find cameras and points from photographs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lumigrad.client.errors import InvalidArgument, LumigradError
 # The folder in a data set for what COLMAP writes, where `find_model` looks for reconstructions.
 WORK = "colmap"
 _LOG = "log.txt"
-# Files and folders of data sets, in place of which what this command writes would be read.
+# Files and folders of data sets, which must not be mixed with what this command writes.
 _DATA_SETS = ("transforms.json", "transforms_train.json", "cameras.json", "keyframes", "sparse")
-# The last lines of the log that an error has.
+# The number of last log lines that an error quotes.
 _LINES = 2
-# The package's steps, with the names and arguments of the program's. It runs in a process of its own, because it writes
-# its log to standard error, and Ctrl-C does not reach it.
+# Runs the package's steps by the program's names and arguments, in a process of its own, because the package logs to
+# standard error and does not react to Ctrl-C.
 _PACKAGE = """\
 import sys, pycolmap
 step, *words = sys.argv[1:]
@@ -38,7 +38,7 @@ else:
 
 
 def steps(photographs: Path, folder: Path, *, has_one_camera: bool, is_sequence: bool) -> dict[str, list[str]]:
-    """The three steps of a reconstruction by what they do: COLMAP's command lines, without the program.
+    """Returns COLMAP's command lines, without the program, for the three steps of a reconstruction by what they do.
 
     Args:
         photographs: the folder of the photographs.
@@ -57,12 +57,12 @@ def steps(photographs: Path, folder: Path, *, has_one_camera: bool, is_sequence:
 
 
 def run(lines: dict[str, list[str]], folder: Path, say: Callable[[str], None]) -> None:
-    """Runs the steps one by one, in new files of the data set's folder `colmap`; `say` is told what each does.
+    """Runs the steps one by one, with new files in the data set's folder `colmap`; `say` announces each step.
 
     Raises:
-        InvalidArgument: the folder is another data set.
+        InvalidArgument: the folder holds another data set.
         MissingPackage: COLMAP is not installed.
-        LumigradError: a step failed; has the end of its log.
+        LumigradError: a step failed; quotes the end of its log.
     """
     program, work = _program(), folder / WORK
     is_own = (work / _LOG).is_file()
@@ -81,7 +81,7 @@ def run(lines: dict[str, list[str]], folder: Path, say: Callable[[str], None]) -
 
 
 def _program() -> str | None:
-    """The program on the path; None: the package."""
+    """Returns the program on the path; None for the package."""
     if (program := shutil.which("colmap")) is None and find_spec("pycolmap") is None:
         raise MissingPackage(
             'finding cameras needs COLMAP; install it with: pip install "lumigrad[capture]", or as a program '
@@ -97,7 +97,7 @@ def _command(program: str | None, line: Sequence[str]) -> list[str]:
 
 
 def _without_gpu(program: str, step: str) -> list[str]:
-    """The option by which a step leaves the GPU alone, if there is none: the program would fail, or want a screen."""
+    """Returns the option without which a step fails, or needs a screen, if there is no GPU."""
 
     def told(*words: str) -> str:
         return subprocess.run([program, *words], capture_output=True, text=True, check=False, env=os.environ).stdout
@@ -105,6 +105,6 @@ def _without_gpu(program: str, step: str) -> list[str]:
     if shutil.which("nvidia-smi") and "without CUDA" not in told("help"):
         return []
     found = told(step, "-h")
-    # Newer versions have features of other kinds than SIFT.
+    # Newer versions have other features than SIFT, and other option names.
     names = (f"--{kind}{part}.use_gpu" for kind in ("Feature", "Sift") for part in ("Extraction", "Matching"))
     return next(([name, "0"] for name in names if name in found), [])

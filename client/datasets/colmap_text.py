@@ -36,7 +36,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
 
 
 def count_images(path: Path) -> int:
-    """The number of images in the file."""
+    """Returns the number of images in the file."""
     return sum(1 for _ in _records(path, skip_after=True))
 
 
@@ -79,7 +79,7 @@ def read_points(path: Path) -> Points:
 
 
 def read_tracks(path: Path, most: int) -> list[Track]:
-    """Reads the places of points, evenly spread in the file, and the ids of the images that see each; see `Track`."""
+    """Reads evenly sampled points, and the ids of the images that see each; see `Track`."""
     step = max(1, -(-sum(1 for _ in _records(path)) // most))
     chosen = (line.split() for row, (_, line) in enumerate(_records(path)) if row % step == 0)
     try:
@@ -90,7 +90,7 @@ def read_tracks(path: Path, most: int) -> list[Track]:
 
 
 def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields lines with their numbers, without comments; with `skip_after` also without the points after each."""
+    """Yields lines with their numbers, without comments; `skip_after` also skips the line of points after each."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = enumerate(file, start=1)
         for number, line in lines:
@@ -101,12 +101,12 @@ def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
                     _check_points(path, *next(lines, (number + 1, "")))
 
 
-# Characters of lines that are looked at as a whole; longer ones are no images.
+# The longest line, in characters, of which all words are checked; no image's line is longer.
 _LONGEST_IMAGE = 1000
 
 
 def _check_points(path: Path, number: int, line: str) -> None:
-    """Raises InvalidArgument unless a line has the points of an image, which may be none: X Y POINT3D_ID each."""
+    """Raises InvalidArgument unless a line lists the points of an image, X Y POINT3D_ID each, or is empty."""
     words = line.split() if len(line) <= _LONGEST_IMAGE else line.rsplit(maxsplit=1)[1:] * 3
     if words and (len(words) % 3 or not words[-1].lstrip("-").isdigit()):
         text = "expected the points of the image above, X Y POINT3D_ID each, or an empty line if it has none"

@@ -47,7 +47,7 @@ class Fields:
         return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
 
     def closest(self, *names: str) -> str | None:
-        """Returns the first of these names that this object has itself, else the fallback; None: neither has one."""
+        """Returns the first of these names that this object has itself, else the fallback's first; None without any."""
         own = next((name for name in names if self._values.get(name) is not None), None)
         return own if own or self._fallback is None else self._fallback.closest(*names)
 
@@ -105,7 +105,7 @@ class Fields:
         return self._value(name)
 
     def saying(self, among: Iterable[str] | None = None) -> list[str]:
-        """Returns the names of fields, of this object itself or `among` these, that are not null, false, 0 or empty."""
+        """Returns the names of this object's fields, or those `among` these, that are not null, false, 0 or empty."""
         return [name for name in (self._values if among is None else among) if _says(self._value(name))]
 
     def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:
@@ -137,7 +137,7 @@ class Fields:
 
 
 def _says(value: Any) -> bool:
-    """Whether a value differs from null, false, 0 and emptiness, or has one inside that does."""
+    """Whether a value, or any value inside a dict or list, is not null, false, 0 or empty."""
     if isinstance(value, dict | list):
         return any(_says(each) for each in (value.values() if isinstance(value, dict) else value))
     return bool(value)
@@ -168,7 +168,7 @@ def opengl_pose(fields: Fields, name: str, to_world: Float64) -> tuple[Float64, 
         InvalidArgument: the matrix, the field `name`, has no rotation, or is for row vectors.
     """
     if len(to_world) == len(_LAST_ROW) and not np.allclose(to_world[3], _LAST_ROW, atol=1e-6):
-        # The rotation is named first: a matrix that is scaled as a whole has another last row, too.
+        # Checks the rotation first: scaling a whole matrix changes its last row, too.
         checked_rotation(fields, name, to_world[:3, :3])
         text = f"expected the last row 0 0 0 1, got {to_world[3].tolist()}; transpose a matrix that is for row vectors"
         raise malformed(fields.path, f"{fields.place(name)}: {text}")

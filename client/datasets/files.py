@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
-# Suffixes of photographs, as data sets are often converted; the last ones so that an error can name them.
+# Suffixes tried for photographs, which are often converted; the last ones are found so that an error can name them.
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif")
 
 
@@ -30,12 +30,12 @@ class Files:
         return self._exact(name) or self._walk(_parts(name), _written)
 
     def picture(self, name: str, *, moved: bool = False) -> Path | None:
-        """Finds a picture by its path from the folder, with or without its suffix, or with another; None without one.
+        """Finds a picture by its path from the folder, also without its suffix or with another; None if there is none.
 
         Args:
             name: the path.
-            moved: whether the folder is not the one that the path starts from: of its parts, as many are left out at
-                the start as have to be, so that photographs of several cameras are not mixed up.
+            moved: whether the path starts from another folder: as few of its first parts as possible are dropped, so
+                that photographs of several cameras are not mixed up.
         """
         if not moved:
             return self._exact(name) or self._walk(_parts(name), _alternatives)
@@ -44,15 +44,15 @@ class Files:
         return next((found for found in tails if found is not None), None)
 
     def place(self, name: str) -> Path:
-        """The path of a file that is not there, for messages."""
+        """Returns the path of a file that does not exist, for messages."""
         return self.folder.joinpath(*_parts(name))
 
     def _exact(self, name: str) -> Path | None:
-        """The file of exactly this name, which may have a backslash where it was unpacked carelessly."""
+        """Returns the file of exactly this name, which may contain a backslash after careless unpacking."""
         return self.folder / name if _is_file(self.folder / name) else None
 
     def _walk(self, parts: Sequence[str], names_of: Callable[[str], list[str]]) -> Path | None:
-        """The file at a path whose last part may be one of several names."""
+        """Returns the file at a path whose last part may be one of several names."""
         place = self.folder
         if not parts:
             return None
@@ -72,7 +72,7 @@ class Files:
         return folder / listed if listed is not None and (folder / listed).is_file() else None
 
     def _listed(self, folder: Path, name: str) -> str | None:
-        """The one name in a folder that differs from this one only in accents' form and in case; None without one."""
+        """Returns the only name in a folder that differs just in the form of accents or in case, else None."""
         if folder not in self._listings:
             keys: dict[str, list[str]] = {}
             for path in folder.iterdir() if folder.is_dir() else ():
@@ -97,12 +97,12 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def portable(name: str) -> str:
-    """A path with the separators of this machine, whatever machine wrote it."""
+    """Returns a path with the separators of this machine, whatever machine wrote it."""
     return name.replace("\\", "/")
 
 
 def _below(parts: Sequence[str]) -> Sequence[str]:
-    """The parts of a path that lead down, behind the root, the drive, or the last "..", of whatever machine."""
+    """Returns the parts of a path after its root, its drive, or its last "..", whatever machine wrote it."""
     ups = [index for index, part in enumerate(parts) if part in ("/", "//", "..") or part.endswith(":")]
     return parts[ups[-1] + 1 :] if ups else parts
 

@@ -15,13 +15,14 @@ from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 Offset = tuple[float, float, float]
-# Steps of float32, relative to the extent of the cameras. The rates of a fit's positions end at about the first, so
-# coarser steps swallow the last refinements. The second is a fraction of a pixel, which pictures do not show yet.
+# Largest steps of float32, relative to the extent of the cameras. The learning rates of a fit's positions end at about
+# the first, so coarser steps swallow the last refinements. The second is a fraction of a pixel, which is not yet
+# visible.
 _SWALLOWED, _COARSE = 1e-5, 1e-4
 
 
 def offset_of(views: Sequence[View], finest: float = _SWALLOWED) -> Offset | None:
-    """Returns a round point amid the cameras if float32 is too coarse for them; None if they lie near enough to 0."""
+    """Returns a round point among the cameras if float32 is too coarse for them; None if they are close enough to 0."""
     positions, extent = _places(views)
     if not lost_at(float(np.abs(positions).max()), finest * extent):
         return None
@@ -30,7 +31,7 @@ def offset_of(views: Sequence[View], finest: float = _SWALLOWED) -> Offset | Non
 
 
 def lost_by_views(views: Sequence[View]) -> str:
-    """Says what float32 does to cameras so far from 0, and what helps; empty where its steps are fine enough."""
+    """Returns what float32 does to cameras this far from 0, and what helps; empty if its steps are fine enough."""
     offset = offset_of(views, _COARSE)
     if offset is None:
         return ""

@@ -24,7 +24,7 @@ def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> 
         for axis, focal in values.items():
             if focal <= 0:
                 raise entry.fail(axis, "a focal length in pixels > 0", focal)
-        # Inria's trainer writes none, and has it in the middle; trainers made from it write it.
+        # Inria's trainer writes no principal point, which is the centre; trainers derived from it do.
         values |= {name: entry.number(name) for name in ("cx", "cy") if name in entry}
         lens = Intrinsics("PINHOLE", entry.pixels("width"), entry.pixels("height"), values)
         camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)), sensors)

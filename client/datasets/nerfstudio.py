@@ -75,7 +75,7 @@ def _pose(frame: Fields, name: str) -> tuple[Float64, Float64]:
 
 
 def _split(top: Fields, files: Sequence[str], names: Sequence[str]) -> Split | None:
-    """The views that the file's lists of photographs name for fitting, and for evaluation; None without lists."""
+    """Returns the views that the file's lists name for fitting and for evaluation; None without lists."""
     named: dict[PurePosixPath, list[str]] = {}
     for file, name in zip(files, names, strict=True):
         named.setdefault(PurePosixPath(portable(file)), []).append(name)
@@ -95,7 +95,7 @@ def _split(top: Fields, files: Sequence[str], names: Sequence[str]) -> Split | N
 
 
 def _mask(frame: Fields, beside: Files) -> Path | None:
-    """The path of the frame's mask, also if there is no such file."""
+    """Returns the path of the frame's mask, even if there is no such file."""
     if "mask_path" not in frame:
         return None
     name = frame.file_name("mask_path")

@@ -16,16 +16,16 @@ _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
 _HIGHER = ("k4", "k5", "k6")
 _PRISMS = ("sx1", "sy1")
 _FISHEYE = "is_fisheye"
-# Lenses of instant-ngp that nothing here is equal to.
+# Lenses of instant-ngp that have no equivalent here.
 _OTHER_LENSES = ("ftheta_p0", "latlong", "equirectangular")
 _CALIBRATION = ("camera_model_type", "camera_model_parameters")
-# Width of pictures from which on a principal point in the first pixel is a fraction of the size.
+# In pictures wider than this, a principal point within the first pixel must be a fraction of the size.
 _WIDE = 8
 _USED = {
     *("camera_model", "w", "h", "fl_x", "fl_y", "cx", "cy", "camera_angle_x", "camera_angle_y", _FISHEYE),
     *(*_COEFFICIENTS, *_HIGHER, *_PRISMS, *_CALIBRATION),
 }
-# Entries that change neither cameras nor photographs: bounds, notes, and what other programs show first.
+# Entries that change neither cameras nor photographs: bounds, notes, and other programs' initial views.
 _HARMLESS = {
     *("aabb_scale", "aabb", "scale", "offset", "up", "render_aabb", "render_aabb_to_local"),
     *("sharpness", "colmap_im_id", "timestamp", "rotation", "enable_depth_loading", "integer_depth_scale"),
@@ -33,7 +33,7 @@ _HARMLESS = {
 
 
 def lens_of(frame: Fields, image: Path | None) -> Intrinsics:
-    """Returns the lens of a frame, whose picture has the size of its photograph unless the file has one."""
+    """Returns the lens of a frame; the picture size is the photograph's unless the file states one."""
     for name in _OTHER_LENSES:
         if name in frame.saying([name]):
             raise frame.fail(name, "a pinhole or a fisheye of OpenCV; undistort the photographs", frame.raw(name))
@@ -57,7 +57,7 @@ def lens_of(frame: Fields, image: Path | None) -> Intrinsics:
 
 
 def _model(frame: Fields) -> str:
-    """The camera model, in COLMAP's words; instant-ngp only tells fisheyes from pinholes."""
+    """Returns the camera model by COLMAP's name; instant-ngp only tells fisheyes from pinholes."""
     is_fisheye = frame.flag(_FISHEYE)
     model = frame.text("camera_model") if "camera_model" in frame else None
     if model is None:
@@ -80,7 +80,7 @@ def _coefficients(frame: Fields, model: str) -> dict[str, float]:
 
 
 def say_ignored(top: Fields, frames: Sequence[Fields], used: Collection[str]) -> None:
-    """Warns of fields that say something and that are not used, neither for lenses nor as one of `used`."""
+    """Warns of fields with content that are used neither for lenses nor as one of `used`."""
     known = _USED | _HARMLESS | set(used)
     ignored = dict.fromkeys(name for each in (top, *frames) for name in each.saying() if name not in known)
     # The coefficients in files of pinholes are those from before the photographs were undistorted.
@@ -104,7 +104,7 @@ def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
 
 
 def _focal(frame: Fields, axis: str, size: int) -> float:
-    """Returns the focal length in pixels, from fl_x or the angle of view in radians; a frame's own counts first."""
+    """Returns the focal length in pixels, from fl_x or the angle of view in radians; prefers a frame's own field."""
     if frame.closest(f"fl_{axis}", f"camera_angle_{axis}") == f"fl_{axis}":
         focal = frame.number(f"fl_{axis}")
         if focal <= 0:

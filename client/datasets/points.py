@@ -24,7 +24,7 @@ class Points:
     """N points in the world frame, read-only.
 
     Attributes:
-        positions: [N, 3] float64, scene units: float32 would not tell neighbours apart that lie far from 0.
+        positions: [N, 3] float64, scene units: float32 could not tell neighbours apart far from 0.
         colors: [N, 3] float32, 0 to 1.
     """
 

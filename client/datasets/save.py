@@ -56,7 +56,7 @@ def save_nerfstudio(folder: Path, views: Sequence[View], points: Points | None, 
 
 
 def _frame(view: View, lens: Intrinsics, folder: Path) -> dict[str, object]:
-    # nerfstudio's k4 is another polynomial's, and it has no k5 and k6.
+    # In nerfstudio, k4 belongs to another polynomial, and there is no k5 and k6.
     if lens.model == "FULL_OPENCV" and any(lens.values.get(name) for name in ("k4", "k5", "k6")):
         raise _unwritable(view, 'nerfstudio has no k4, k5 and k6 of a pinhole; pass form="colmap"')
     keys = {"fx": "fl_x", "fy": "fl_y"}
@@ -66,7 +66,7 @@ def _frame(view: View, lens: Intrinsics, folder: Path) -> dict[str, object]:
 
 
 def _needs_calibration(camera: Camera) -> bool:
-    """Whether a camera has what nerfstudio's fields have no place for."""
+    """Whether a camera has properties that nerfstudio's fields cannot express."""
     model = camera.model
     if not isinstance(model, SensorModel) or model.rays is not None:
         return False
@@ -79,7 +79,7 @@ def _needs_calibration(camera: Camera) -> bool:
 
 
 def _calibrated_frame(view: View, folder: Path) -> dict[str, object]:
-    """A frame with a calibration of its own, as `client.datasets.calibration` reads it."""
+    """Returns a frame with a calibration of its own, as `client.datasets.calibration` reads it."""
     model = view.camera.model
     assert isinstance(model, SensorModel)
     poses = {"transform_matrix": _to_world(_matrix(view.camera))}
@@ -96,7 +96,7 @@ def _files(view: View, folder: Path) -> dict[str, object]:
 
 
 def _to_world(matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[list[float]]:
-    """[4, 4] camera to world with OpenGL's axes, of a matrix [4, 4] world to camera."""
+    """Returns [4, 4], camera to world with OpenGL's axes, for a matrix [4, 4] world to camera."""
     to_world = np.linalg.inv(matrix)
     to_world[:3, :3] = to_world[:3, :3] @ OPENGL
     rows: list[list[float]] = to_world.tolist()
@@ -119,7 +119,7 @@ def save_colmap(folder: Path, views: Sequence[View], points: Points | None, _: S
         pose = " ".join((*quaternion, x, y, z))
         images += [f"{number} {pose} {camera} {_photograph(view, folder / 'images')}", ""]
     model = folder / "sparse" / "0"
-    # Paths that go up from a folder lead nowhere without it.
+    # Paths that go up from a folder do not resolve unless it exists.
     for made in (model, folder / "images"):
         made.mkdir(parents=True, exist_ok=True)
     _write(model / "cameras.txt", (f"{number} {lens}" for lens, number in lenses.items()))
@@ -134,7 +134,7 @@ SAVERS: dict[str, Callable[[Path, Sequence[View], Points | None, Split | None], 
 
 
 def intrinsics_of(view: View) -> Intrinsics:
-    """The calibration of a view's camera.
+    """Returns the calibration of a view's camera.
 
     Raises:
         InvalidArgument: a lens, a shutter or a pose that the files of data sets cannot express; names the view.
@@ -163,7 +163,7 @@ def intrinsics_of(view: View) -> Intrinsics:
 
 
 def _pinhole(ordered: Sequence[float]) -> tuple[dict[str, float], str]:
-    """Coefficients by name, of those in OpenCV's order, and the smallest model that has them."""
+    """Returns coefficients in OpenCV's order by name, and the smallest model that has them."""
     named = {name: float(value) for name, value in zip(_COEFFICIENTS, ordered, strict=False)}
     if not any(named.values()):
         return {}, "PINHOLE"
@@ -173,7 +173,7 @@ def _pinhole(ordered: Sequence[float]) -> tuple[dict[str, float], str]:
 
 
 def _matrix(camera: Camera) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """[4, 4] world to camera."""
+    """Returns [4, 4], world to camera."""
     return np.array(camera.view_matrix, np.float64)
 
 

@@ -73,7 +73,7 @@ class Intrinsics:
     def camera(self, rotation: Float64, translation: Float64, sensors: bool) -> Camera:
         """Returns the camera at a pose, world to camera: x right, y down, z forward.
 
-        It is a sensor with `sensors`, and where only sensors have its lens: a fisheye with coefficients.
+        It is a sensor with `sensors`, or if only sensors support its lens: a fisheye with coefficients.
         """
         values = self.values
         coefficients = [values.get(name, 0.0) for name in _DISTORTION]

@@ -17,7 +17,7 @@ _LLOYD_STEPS = 12
 _QUANTILES = 4096
 # Axes along which cells of a palette are split.
 _PRINCIPAL_AXES = 16
-# Values that a code book is fitted to, and vectors that axes are; more change them by less than their own errors.
+# Samples for fitting code books and axes; larger ones change the result by less than its own error.
 _SAMPLE, _VECTORS = 1 << 18, 1 << 14
 
 
@@ -28,9 +28,9 @@ def morton_order(means: Float32) -> Integers:
 
 
 def morton_codes(means: Float32, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Returns [N], the places of positions [N, 3] on a Z-order curve through a box, below 2^63.
+    """Returns the Morton codes [N] of positions [N, 3] in a box, below 2^63.
 
-    Positions outside of the box have the places of the nearest points in it.
+    Positions outside the box are clamped to it.
     """
     start, end = np.asarray(low, np.float64), np.asarray(high, np.float64)
     fractions = (means - start) / np.where(end > start, end - start, 1.0)
@@ -44,7 +44,7 @@ def morton_codes(means: Float32, low: npt.NDArray[Any], high: npt.NDArray[Any]) 
 def code_book(values: npt.NDArray[Any], size: int) -> Float64:
     """Returns `size` ascending numbers for values of any shape, by Lloyd's algorithm."""
     flat = values.ravel().astype(np.float64)
-    # Evenly spaced places of the sorted values keep the extremes in the sample.
+    # Sampling the sorted values at even spacing keeps the extremes.
     flat = np.sort(flat)[np.linspace(0, flat.size - 1, min(flat.size, _SAMPLE)).astype(np.int64)]
     # The best spacing is proportional to density^(-1/3), so between quantiles entries grow with their distance^(2/3).
     quantiles = np.interp(np.linspace(0, flat.size - 1, _QUANTILES), np.arange(flat.size), flat)
@@ -93,15 +93,15 @@ def _principal_coordinates(vectors: Float32) -> Float32:
 
 
 def _split(rows: Float32, bounds: Integers, room: int) -> tuple[Integers, Integers]:
-    """Splits at most `room` cells, at most half of them, those with the largest errors.
+    """Splits the cells with the largest errors: at most `room`, and at most half of all.
 
     Args:
-        rows: [D, N] coordinates, cell by cell; they become those from the middle of their cell.
+        rows: [D, N] coordinates, cell by cell; made relative to the mean of their cell in place.
         bounds: [P + 1] where the cells begin and end.
         room: the most cells to split.
 
     Returns:
-        The places [N] in `rows` of the vectors in the new cells, and the bounds of these.
+        The order [N] of the vectors as indices into `rows`, and the bounds of the new cells.
     """
     counts = np.diff(bounds)
     means = np.add.reduceat(rows, bounds[:-1], axis=1, dtype=np.float64) / counts
@@ -119,7 +119,7 @@ def _split(rows: Float32, bounds: Integers, room: int) -> tuple[Integers, Intege
 
 
 def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns the values with two zero bits between the bits."""
+    """Returns the values with two zero bits inserted between adjacent bits."""
     spread = values
     for shift, mask in (
         (32, 0x1F00000000FFFF),

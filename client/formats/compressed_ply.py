@@ -29,7 +29,7 @@ _BLOCK = 256
 _PACKED = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
 _POSITION_BOUNDS = ("min_x", "min_y", "min_z", "max_x", "max_y", "max_z")
 _SCALE_BOUNDS = tuple(f"{end}_scale_{axis}" for end in ("min", "max") for axis in "xyz")
-# The format's first version has no bounds of colours, which are 0 to 1 in it.
+# Absent in the format's first version, whose colours range from 0 to 1.
 _COLOR_BOUNDS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _REST_COUNTS = (9, 24, 45)
 # Harmonics are in [-4, 4].

@@ -1,4 +1,4 @@
-"""Logs of driving simulators: the frames that were asked for, in AlpaSim's files of messages (.asl)."""
+"""Reads AlpaSim's logs (.asl): the frames that a driving simulator requested."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Request = sensorsim_pb2.RGBRenderRequest
 
 
 def read_drive_log(path: str | PathLike[str]) -> Iterator[list[Request]]:
-    """Reads the requests for pictures in a log, in order: in each list those that were sent in one call.
+    """Yields the picture requests of a log in order, one list for each call.
 
     Args:
-        path: the log, a file of messages that each follow their length.
+        path: the log, a file of length-prefixed messages.
 
     Raises:
-        InvalidArgument: the file is no such log, or is cut off in a later entry than the first.
+        InvalidArgument: the file is not a log of AlpaSim, or is truncated.
 
     Example:
         for requests in read_drive_log("rollout.asl"):

@@ -1,6 +1,6 @@
 """Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32.
 
-Those of 2D Gaussians (surfels) have two scales. Round Gaussians may have one, and no rotation.
+Files of 2D Gaussians (surfels) have two scales. Files of round Gaussians may have one scale and no rotation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lumigrad.client.formats.source import shortened
 
 _REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
-# Properties that say nothing else: normals are 0, and colours those of the harmonics.
+# Redundant properties: normals are 0, and colours repeat the harmonics.
 _HARMLESS = ("nx", "ny", "nz", "red", "green", "blue", "alpha")
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
@@ -52,7 +52,7 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
 def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
     """Returns the Gaussians of some rows of a file's vertices, a structured array."""
     names = header.vertex_properties
-    # The scale of a file that has one is that of all axes, which no rotation changes.
+    # A single scale applies to all axes, so that rotations have no effect.
     is_round = not names & {"scale_1", "scale_2"}
     turned = () if is_round and not names & set(_ROTATION) else _ROTATION
     missing = [name for name in (*_REQUIRED, *(() if is_round else ("scale_1",)), *turned) if name not in names]
@@ -90,16 +90,16 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
 def write_inria_parts(
     path: str | PathLike[str], parts: Iterable[StoredScene], count: int, degree: int
 ) -> Iterator[int]:
-    """Writes the same file of a scene that is larger than memory.
+    """Writes a scene that is larger than memory in the same format.
 
     Args:
         path: the file.
-        parts: the scene part by part, at least one; together `count` Gaussians of `degree`, which are no surfels.
+        parts: the scene in at least one part, `count` Gaussians in all; not surfels.
         count: Gaussians of all parts.
         degree: the degree of the harmonics.
 
     Yields:
-        How many Gaussians are written.
+        How many Gaussians have been written so far.
     """
     done = 0
     with replaced(path) as new, open(new, "wb") as file:
@@ -120,7 +120,7 @@ def _properties(scene: StoredScene) -> dict[str, Float32]:
 
 
 def look_columns(sh: Float32, logits: Float32, logarithms: Float32, quats: Float32) -> dict[str, Float32]:
-    """Returns the properties [N] but for positions, in order.
+    """Returns all properties [N] except positions, in order.
 
     Args:
         sh: [N, K, 3] coefficients of spherical harmonics.
@@ -138,7 +138,7 @@ def look_columns(sh: Float32, logits: Float32, logarithms: Float32, quats: Float
 
 
 def _scales(vertices: Any, count: int) -> Float32:
-    """[N, 3] from the scales of a file; of one all are the same, of two (surfels) the third is 0."""
+    """Returns scales [N, 3]: a single stored scale is repeated, and the third scale of surfels is 0."""
     found = scales_from_logarithms(_columns(vertices, tuple(f"scale_{k}" for k in range(count))))
     return np.repeat(found, 3, axis=1) if count == 1 else np.pad(found, ((0, 0), (0, 3 - count)))
 

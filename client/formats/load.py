@@ -34,12 +34,12 @@ def load_gaussians(path: str | PathLike[str], *, skip_invalid: bool = False, lod
     """Reads Gaussians from a file of any format; see `read_scene`.
 
     Args:
-        path: as for `read_scene`, like the others.
-        skip_invalid: likewise.
-        lod: likewise.
+        path: see `read_scene`.
+        skip_invalid: see `read_scene`.
+        lod: see `read_scene`.
 
     Raises:
-        InvalidArgument: also for a scene whose blended colours are linear light, see `StoredScene.color_space`.
+        InvalidArgument: as `read_scene`, or the scene blends linear light, see `StoredScene.color_space`.
 
     Example:
         gaussians = load_gaussians(folder / "scene.ply")

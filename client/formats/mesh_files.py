@@ -24,8 +24,8 @@ from lumigrad.client.values.mesh import Mesh
 
 _FORMATS = ("stl", "obj", "ply", "glb")
 _READERS = {"obj": read_obj, "ply": read_ply}
-# Bytes before the triangles of a binary STL file, the last four of which are their number, and of each triangle; and
-# within which a text has its first one.
+# Bytes of a binary STL header, which ends with the number of triangles in four bytes, and of a triangle; a text STL has
+# its first facet within the last number of bytes.
 _STL_HEADER, _STL_TRIANGLE, _STL_TEXT = 84, 50, 1 << 12
 _PRINTABLE = b"\t\n\r" + bytes(range(32, 127))
 _Part = tuple[Float64, npt.NDArray[np.int64]]
@@ -118,7 +118,7 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
 
 
 def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
-    """A binary STL file without what follows its triangles, which other readers leave out, too.
+    """Returns a binary STL file up to the end of its triangles; other readers ignore the rest, too.
 
     Raises:
         InvalidArgument: more triangles follow, or another solid.
@@ -130,7 +130,7 @@ def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
         return content
     rest = content[end:]
     is_solid = len(rest) >= _STL_HEADER and _stl_end(rest)[1] == len(rest)
-    # Zeros only fill a file up, and triangles are no text: they have zeros between other bytes.
+    # Zeros at the ends are padding; triangles differ from text by zeros between other bytes.
     is_more = bool(rest.strip(b"\0").translate(None, _PRINTABLE))
     if is_more and (is_solid or len(rest) % _STL_TRIANGLE == 0):
         raise malformed(path, f"expected {count:,} triangles, as its header says, got more behind them; export it anew")
@@ -138,13 +138,13 @@ def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
 
 
 def _stl_end(content: bytes) -> tuple[int, int]:
-    """The number of triangles by the header of a binary STL file, and where they end."""
+    """Returns the number of triangles that a binary STL header states, and the offset where they end."""
     count = int.from_bytes(content[_STL_HEADER - 4 : _STL_HEADER], "little")
     return count, _STL_HEADER + _STL_TRIANGLE * count
 
 
 def _check_facets(path: str | PathLike[str], read: int) -> None:
-    """Raises InvalidArgument for a text whose last solid is cut off, which the parser leaves out."""
+    """Raises InvalidArgument for a text whose last solid is truncated, which the parser skips silently."""
     written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", Path(path).read_bytes(), re.MULTILINE | re.IGNORECASE))
     if 0 < read < written:
         raise malformed(path, f"expected {written} whole triangles, got {read}; the file may be incomplete")

@@ -47,7 +47,7 @@ def read_ply(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
 
 
 def _triangles(header: PlyHeader, faces: Any, vertices: Float64) -> npt.NDArray[np.int64]:
-    """The triangles of faces: an array of equally many corners each, or a list of arrays."""
+    """Returns the triangles of faces: one array if all have equally many corners, else a list of arrays."""
     for number, corners in enumerate(faces if isinstance(faces, list) else faces[:1]):
         if len(corners) < 3:
             raise header.fail(f"expected at least three corners of each face, got {len(corners)} of face {number}")
@@ -76,7 +76,7 @@ class _Text:
         self._at = 0
 
     def columns(self, element: PlyElement, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """The values of these properties for all rows of the next element; of a list an array, or a list of arrays."""
+        """Returns the named properties of all rows of the next element; lists as an array, or as a list of arrays."""
         try:
             if not element.lists:
                 width = len(element.types)
@@ -122,7 +122,7 @@ class _Binary:
         return tuple(rows[name] for name in names)
 
     def _rows(self, element: PlyElement, counts: dict[str, int]) -> Any:
-        """All rows, if their lists have so many values; None: there are too few bytes."""
+        """Returns all rows, given the lengths of their lists; None if there are too few bytes."""
         fields: list[Any] = []
         for name, kind in element.types.items():
             if kind != "list":
@@ -137,7 +137,7 @@ class _Binary:
         return np.frombuffer(self._bytes, dtype, element.count, self._at)
 
     def _even_rows(self, element: PlyElement) -> Any:
-        """All rows, if their lists are as long as those of the first row; None: they are not."""
+        """Returns all rows if their lists are as long as those of the first row, else None."""
         first = next(self._walk(element, 1))
         counts = {name: len(first[name]) for name in element.lists}
         rows = self._rows(element, counts)
@@ -154,7 +154,7 @@ class _Binary:
         return tuple(found)
 
     def _walk(self, element: PlyElement, count: int) -> Iterator[dict[str, Any]]:
-        """Rows read one after the other; each has its end in the file under the name ""."""
+        """Yields rows one by one; the key "" holds the offset where each ends."""
         at = self._at
         for _ in range(count):
             row: dict[str, Any] = {}
@@ -177,5 +177,5 @@ class _Binary:
 
 
 def _even(rows: list[Any]) -> Any:
-    """Lists as one array if they are equally long."""
+    """Returns lists as one array if they are equally long."""
     return np.array(rows) if len({len(row) for row in rows}) == 1 else rows

@@ -29,11 +29,11 @@ def read_numbers(
     Args:
         name: name of the argument, for errors.
         path: .npy; .npz, from which the array `preferred` or the only one is read; .csv or .txt with numbers separated
-            by commas, semicolons or blanks. Comments after # are skipped, but for names of columns above the first row.
+            by commas, semicolons or blanks. Comments after # are skipped, except for column names above the first row.
         preferred: name of the array in an .npz file.
-        places: number of each column by its names in a first line of text, in small letters; columns come in this order
-            if the file names them, also with a unit behind the name, as in "x_m" and "x [m]". Other names say nothing,
-            but not beside these, nor with these in them, as in "x_world".
+        places: position of each column by its name in lower case; the columns of a text file that names them in its
+            first line, perhaps with a unit as in "x_m" or "x [m]", are reordered accordingly. Other names are ignored,
+            but refused beside these or around these, as in "x_world".
         any_unit: whether units other than metres and radians are accepted, because the caller converts them.
 
     Raises:
@@ -73,7 +73,7 @@ def _text(path: Path, places: Mapping[str, int], *, any_unit: bool) -> Float64:
     contents = [line.partition("#")[0].strip() for line in lines]
     rows = [_fields(content) for content in contents if content]
     columns: list[tuple[str, str]] = []
-    # Names of columns; a mistyped first row has other numbers.
+    # A first row without any number names the columns; a mistyped row would still have some.
     if rows and not any(map(_is_number, rows[0])):
         columns, rows = [_name_and_unit(field, places) for field in rows[0]], rows[1:]
     elif rows:
@@ -96,13 +96,13 @@ def _text(path: Path, places: Mapping[str, int], *, any_unit: bool) -> Float64:
 
 
 def _comment_above(lines: Sequence[str], contents: Sequence[str]) -> str:
-    """The comment in the line before the first one with content; empty: there is none."""
+    """Returns the comment in the line above the first line with content; empty if there is none."""
     first = next(index for index, content in enumerate(contents) if content)
     return lines[first - 1].strip().lstrip("#") if first else ""
 
 
 def _columns_in(comment: str, count: int, places: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The columns that a comment names, as NumPy's savetxt writes them; none if it is another remark."""
+    """Returns the columns that a comment names, as NumPy's savetxt writes them; none for any other remark."""
     words = re.sub(r"\s+(?=[\[(])", "", comment.replace(",", " ").replace(";", " ")).split()
     columns = [_name_and_unit(word, places) for word in words]
     known = sum(name in places or _is_longer(name, places) for name, _ in columns)
@@ -110,9 +110,9 @@ def _columns_in(comment: str, count: int, places: Mapping[str, int]) -> list[tup
 
 
 def _name_and_unit(field: str, places: Mapping[str, int]) -> tuple[str, str]:
-    """The name of a column and its unit, without quotes and capitals; the unit is empty where the column has none.
+    """Returns the name of a column and its unit in lower case, without quotes; the unit may be empty.
 
-    A unit is in brackets, or behind the last underscore of a name that `places` has without it.
+    The unit is in brackets, or follows the last underscore if `places` has the name before it.
     """
     name, _, unit = field.strip("\"' ").lower().replace("(", "[").partition("[")
     name, unit = name.strip(), unit.rstrip("]) ")
@@ -123,7 +123,7 @@ def _name_and_unit(field: str, places: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _check_unnamed(names: Sequence[str], count: int, places: Mapping[str, int]) -> None:
-    """Raises ValueError if one of the names of so many columns is longer than one of `places`."""
+    """Raises ValueError if a name extends one of `places`, and there is a name for each of `count` columns."""
     longer = [name for name in names if _is_longer(name, places)]
     if longer and len(names) == count:
         known = ", ".join(places)
@@ -131,13 +131,13 @@ def _check_unnamed(names: Sequence[str], count: int, places: Mapping[str, int]) 
 
 
 def _is_longer(name: str, places: Mapping[str, int]) -> bool:
-    """Whether a column's name begins or ends with another word than one of `places` does: "x_world", "pos.x"."""
+    """Whether a name is one of `places` with other words before or after it: "x_world", "pos.x"."""
     gaps = re.finditer(r"[\s_.:/-]+", name)
     return any(part in places for gap in gaps for part in (name[: gap.start()], name[gap.end() :]))
 
 
 def _fields(line: str) -> list[str]:
-    """The fields of a line between semicolons, commas or blanks."""
+    """Returns the fields of a line between semicolons, commas or blanks."""
     separator = next((mark for mark in ";," if mark in line), None)
     fields = [field.strip() for field in line.removesuffix(separator or "").split(separator)]
     words = [word for field in fields for word in field.replace(",", " ").split()]
@@ -148,7 +148,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _order(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
-    """The columns of a file in the order of `places`."""
+    """Returns the columns of a file in the order of `places`."""
     found = [places.get(name, -1) for name in names]
     if sorted(found) != list(range(len(found))):
         raise ValueError(f"the columns {', '.join(places)} alone, got {', '.join(map(repr, names))}")

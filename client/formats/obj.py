@@ -45,7 +45,7 @@ def read_obj(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
 
 
 def _corners(values: Sequence[str], before: int) -> Corners:
-    """The indices of a face; negative ones count back from the last vertex before the face."""
+    """Returns the indices of a face; negative ones count back from the last vertex before the face."""
     named = [int(value.partition("/")[0]) for value in values]
     corners = tuple(index - 1 if index > 0 else before + index for index in named)
     if len(corners) < 3 or 0 in named or min(corners) < 0:

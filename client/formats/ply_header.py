@@ -38,7 +38,7 @@ class PlyElement:
         name: e.g. "vertex".
         count: rows.
         types: type of each property by its name; "list" for lists.
-        lists: of each list the types of its length and of its values.
+        lists: the types of the length and of the values of each list.
         row_bytes: minimum size of a row in the file, bytes.
     """
 
@@ -49,7 +49,7 @@ class PlyElement:
     row_bytes: int = 0
 
 
-# Largest levels of 8 and 16 bits; and one that colours of floats from 0 to 1, however bright, do not reach.
+# Largest levels of 8 and 16 bits, and a level that float colours from 0 to 1, however bright, do not reach.
 _LEVELS, _LEAST_LEVEL = (255, 65535), 16
 
 
@@ -119,10 +119,9 @@ class PlyHeader:
 def fractions(*columns: npt.NDArray[Any]) -> Float32:
     """Returns columns that belong together as [N, K], scaled so that the largest possible value is 1.
 
-    That of integers is 255, also where their type has more bits but no value uses them, else 65,535, or that of the
-    type. Of signed integers with 8 bits it is 127; negative ones are levels from 128 on, as programs without unsigned
-    types write them. Floats are unchanged, unless they are levels of 8 bits: whole numbers up to 255, some of them
-    beyond 16.
+    For integers this is 255 if no value exceeds it, else 65,535, but at most the limit of their type: 127 for int8.
+    Negative int8 are levels from 128 on, as programs without unsigned types write them. Floats are unchanged, unless
+    they look like 8-bit levels: whole numbers up to 255, some of them above 16.
     """
     values = np.stack(columns, axis=1)
     if values.dtype == np.int8 and values.min(initial=0) < 0:

@@ -94,7 +94,7 @@ def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
 
 
 def colors_of(vertices: Any, names: set[str]) -> Array | None:
-    """Returns the colours [N, K] of vertices by whichever of their properties' `names` has them; None without any."""
+    """Returns the colours [N, K] of vertices from the properties that hold them; None if none of `names` does."""
     written = {name.lower(): name for name in names}
     for channels in _COLOR_NAMES:
         if set(channels) <= written.keys():

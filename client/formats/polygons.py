@@ -13,7 +13,7 @@ _Plane = list[tuple[float, float]]
 
 
 def triangles_of(corners: Corners, positions: Float64) -> list[Corners]:
-    """The triangles of a polygon: a fan if it is convex, else ears that are cut off one after the other."""
+    """Returns the triangles of a polygon: a fan if it is convex, else by ear clipping."""
     if len(corners) == 3:
         return [corners]
     plane = _flat(positions[list(corners)])
@@ -22,7 +22,7 @@ def triangles_of(corners: Corners, positions: Float64) -> list[Corners]:
         return [(corners[0], corners[at], corners[at + 1]) for at in range(1, len(corners) - 1)]
     triangles = []
     while len(left) > 3:
-        # Polygons that cross themselves may have no ear.
+        # Self-intersecting polygons may have no ear.
         ear = next((at for at in range(len(left)) if _is_ear(plane, left, at)), 0)
         triangles.append(tuple(corners[left[(ear + step) % len(left)]] for step in (-1, 0, 1)))
         del left[ear]
@@ -30,7 +30,7 @@ def triangles_of(corners: Corners, positions: Float64) -> list[Corners]:
 
 
 def _flat(points: Float64) -> _Plane:
-    """A polygon seen along its normal's largest axis, counter-clockwise."""
+    """Returns a polygon projected along its normal's largest axis, counter-clockwise."""
     centred = points - points[0]
     normal = np.cross(centred, np.roll(centred, -1, 0)).sum(0)
     axis = int(np.abs(normal).argmax())
@@ -41,12 +41,12 @@ def _flat(points: Float64) -> _Plane:
 
 
 def _turn(plane: _Plane, left: Sequence[int], at: int) -> float:
-    """Twice the area of the triangle at a corner; negative where the polygon is not convex."""
+    """Returns twice the area of the triangle at a corner, negative at a reflex corner."""
     return _area(*(plane[left[(at + step) % len(left)]] for step in (-1, 0, 1)))
 
 
 def _is_ear(plane: _Plane, left: Sequence[int], at: int) -> bool:
-    """Whether the triangle at a corner is in the polygon; corners at equal places are those of a cut to a hole."""
+    """Whether the triangle at a corner is an ear; corners at equal places belong to a cut to a hole."""
     a, b, c = (plane[left[(at + step) % len(left)]] for step in (-1, 0, 1))
     if _area(a, b, c) <= 0:
         return False

@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).with_name("samples")
 
 
 def located(path: str | PathLike[str]) -> Path:
-    """Returns the path of a scene file; "sample:vase" is that of the sample in the package.
+    """Returns the path of a scene file; "sample:vase" names the sample in the package.
 
     Raises:
         InvalidArgument: there is no sample of this name.

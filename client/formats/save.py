@@ -27,12 +27,12 @@ class _Format:
 
     Attributes:
         write: the writer.
-        rounds: what it rounds, for people; empty where float32 is kept.
+        rounds: what it rounds, as text; empty if it keeps float32.
         degree: the highest degree of harmonics that it holds.
         antialiased: whether it says that a scene was trained with antialiasing.
-        linear: whether it can say that colours are linear light.
-        orders: the orders of drawing that it can say; where it says none, viewers draw by depth.
-        reorders: whether Gaussians change their order.
+        linear: whether it can state that colours are linear light.
+        orders: the drawing orders that it can state; viewers draw by depth if it states none.
+        reorders: whether it changes the order of the Gaussians.
         empty: whether it can hold a scene without Gaussians.
         nonfinite: whether it can hold numbers that are not finite.
     """
@@ -55,7 +55,7 @@ _FORMATS = {
         write_compressed_ply, "everything to 8 to 11 bits, between the bounds of 256 neighbours", 3, reorders=True
     ),
     ".splat": _Format(write_splat, "base colours, opacities and rotations to 8 bits", 0),
-    # .spz refuses positions that are not finite itself, with the bound that it has.
+    # write_spz itself refuses positions that are not finite, and names its bound.
     ".spz": _Format(write_spz, "everything, harmonics to 5 and 4 bits", antialiased=True, empty=True, nonfinite=True),
     ".ksplat": _Format(write_ksplat, "base colours and opacities to 8 bits", 3),
     ".sog": _Format(
@@ -66,7 +66,7 @@ _FORMATS = {
     **dict.fromkeys((".usd", ".usda", ".usdc", ".usdz"), _USD),
 }
 WRITABLE = tuple(_FORMATS)
-# The orders of drawing, for people.
+# The drawing orders as text.
 ORDERS = {
     BY_DEPTH: "by depth along the view direction",
     BY_DISTANCE: "by distance to the camera",
@@ -99,7 +99,7 @@ def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialias
 def save_scene(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes a scene as `save_gaussians` does, with its colour space and its drawing order.
 
-    glTF can say neither order by depth nor the order along rays: it draws by distance to the camera.
+    glTF can state neither order by depth nor order along rays: it draws by distance to the camera.
 
     Args:
         scene: the scene.
@@ -133,7 +133,7 @@ def save_scene(scene: StoredScene, path: str | PathLike[str]) -> None:
 
 
 def losses(scene: StoredScene, suffix: str) -> list[str]:
-    """Returns what a scene would lose in a format, for people; empty where nothing is lost.
+    """Returns what a scene would lose in a format, as text; empty if nothing is lost.
 
     Args:
         scene: the scene.
@@ -160,7 +160,7 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
 
 
 def suffix_of(path: str | PathLike[str]) -> str:
-    """Returns the suffix of a file that says its format, one of `WRITABLE`.
+    """Returns the suffix that determines a file's format, one of `WRITABLE`.
 
     Args:
         path: the file.

@@ -33,7 +33,7 @@ def scales_from_logarithms(logarithms: Array) -> Float32:
 
 
 def logarithms_of_scales(scales: Array) -> Float32:
-    """Returns natural logarithms; for 0 that of the smallest float32."""
+    """Returns natural logarithms; 0 counts as the smallest normal float32."""
     smallest = float(np.finfo(np.float32).tiny)
     return np.log(np.maximum(scales.astype(np.float64), smallest)).astype(np.float32)
 
@@ -71,7 +71,7 @@ def from_smallest_three(largest: Array, others: Array) -> Float32:
 
     Args:
         largest: [N] the omitted component, 0 to 3.
-        others: [N, 3] the others in order.
+        others: [N, 3] the other components in order.
     """
     rows = np.arange(len(others))
     # Row k has the places of the three others if component k is omitted.
@@ -95,9 +95,9 @@ def smallest_three(quats: Float64) -> tuple[Array, Float64]:
 
 Mask = npt.NDArray[np.bool_]
 TENSORS = ("means", "quats", "scales", "opacities", "sh")
-# The names that glTF and USD have for colours: as displayed, and linear light of the same primaries.
+# Colour spaces as glTF and USD name them: as displayed, and linear light of the same primaries.
 SRGB, LINEAR = "srgb_rec709_display", "lin_rec709_display"
-# The names that they have for what Gaussians are sorted by; Lumigrad takes the last one for the distance of the centre.
+# Drawing orders as glTF and USD name them; Lumigrad treats the last one as the distance of the centre.
 BY_DEPTH, BY_DISTANCE, BY_HIT = "zDepth", "cameraDistance", "rayHitDistance"
 
 
@@ -115,7 +115,8 @@ class StoredScene:
         skipped: number of Gaussians that were left out, see `keep`.
         color_space: "srgb_rec709_display", or "lin_rec709_display" if blended colours are linear light, which has to be
             encoded before it is shown.
-        details: what else the file says, by name, e.g. its format's version, and for `drawing_order` `sorting`.
+        details: other facts that the file states, by name, e.g. its format's version, and `sorting` for
+            `drawing_order`.
     """
 
     means: Float32
@@ -213,7 +214,7 @@ class StoredScene:
 def joined(scenes: Sequence[StoredScene]) -> StoredScene:
     """Returns the Gaussians of at least one scene, one after the other, with harmonics of the highest degree.
 
-    The rest is that of the first, but it is antialiased only if all are.
+    All else is the first scene's, except that the result is antialiased only if all scenes are.
     """
     if len(scenes) == 1:
         return scenes[0]

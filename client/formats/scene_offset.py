@@ -15,7 +15,7 @@ _NAME = "offset"
 
 
 def read_offset(scene: str | PathLike[str]) -> Offset | None:
-    """Returns what to add to a scene's coordinates for those of its data set; None if they are the same.
+    """Returns the offset from a scene's coordinates to those of its data set; None if they are the same.
 
     Raises:
         InvalidArgument: the file beside the scene file holds no offset.
@@ -42,6 +42,6 @@ def write_offset(scene: str | PathLike[str], offset: Offset | None) -> None:
 
 
 def offset_text(offset: Offset | None) -> str:
-    """Says what a scene's coordinates are, for people."""
+    """Describes a scene's coordinates for users."""
     minus = "" if offset is None else f" minus ({', '.join(f'{value:.15g}' for value in offset)})"
     return f"those of the data set{minus}"

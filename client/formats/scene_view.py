@@ -99,7 +99,7 @@ def beside(scene: str | PathLike[str], kind: str) -> Path:
     """Returns the path of a file about a scene file, beside it: scene.view.json for scene.ply."""
     path = Path(scene)
     if path.name in ("", ".."):
-        # The folder of a scene, by a path that does not have its name.
+        # Paths such as "." and ".." lack the name of the scene's folder.
         path = path.resolve()
     return path.parent / f"{path.stem}.{kind}.json"
 

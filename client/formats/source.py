@@ -26,7 +26,7 @@ def malformed(path: str | PathLike[str], description: str) -> InvalidArgument:
 
 
 def shortened(text: str, longest: int = 200) -> str:
-    """The text, or its beginning if it is longer than so many characters."""
+    """Returns the text, cut off after `longest` characters."""
     return text if len(text) <= longest else text[:longest] + "…"
 
 
@@ -89,5 +89,5 @@ class Source:
         return np.frombuffer(self.take(offset, count, what), kind).reshape(shape)
 
     def check_growth(self, decoded_bytes: int) -> None:
-        """Calls the function of the same name for this file."""
+        """Raises InvalidArgument if decoding this file would take implausibly much memory."""
         check_growth(self.path, len(self.data), decoded_bytes)

@@ -90,7 +90,7 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
 
 
 def fitting_fraction_bits(means: Float32) -> int:
-    """Returns the number of fraction bits for steps that are fine enough, as far as the farthest position fits."""
+    """Returns the number of fraction bits that makes steps fine enough, unless the farthest position needs fewer."""
     if not len(means):
         return _DEFAULT_FRACTION_BITS
     low, high = np.percentile(means.astype(np.float64), [2, 98], axis=0)
@@ -144,7 +144,7 @@ _ANTIALIASED, _EXTENDED = 1, 2
 _LARGEST_DEGREE = 4
 _LONGEST_EXTENSIONS = 1 << 20
 _COORDINATES = 0xADBE0003
-# The bits of that extension's axes minus 1: right, up, front, and y and z exchanged.
+# Bits of that extension's value minus 1: right, up, front, and y and z exchanged.
 _RIGHT, _UP, _FRONT, _EXCHANGED = 1, 2, 4, 8
 _RUB_TO_RDF = (1, -1, -1)
 
@@ -257,7 +257,7 @@ def _read_gzip(source: Source) -> tuple[_Header, dict[str, Source], Source]:
         total = sum(header.sizes.values())
         source.check_growth(total)
         content = stream.decompress(stream.unconsumed_tail, total + _LONGEST_EXTENSIONS)
-        # The check sum is read here, which reveals damage.
+        # Reads the checksum, which reveals damage.
         stream.decompress(stream.unconsumed_tail, 1)
     except zlib.error as error:
         raise source.fail(f"expected a gzip stream, but it is damaged: {error}") from error

@@ -19,7 +19,7 @@ from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign
 
 
 def nearby(path: Path, names: Iterable[str | Path]) -> Path | None:
-    """Returns the first existing file of these names, searched from the folder upwards; None if there is none."""
+    """Returns the first existing file of these names, searched from the folder of `path` upwards, else None."""
     folder, wanted = path.absolute().parent, tuple(names)
     candidates = (above / name for above in (folder, *folder.parents) for name in wanted)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -48,7 +48,7 @@ def read_yaml(name: str, path: str | PathLike[str]) -> Any:
 
 
 def _loader(yaml: Any) -> Any:
-    """PyYAML's safe loader, but of two entries of one name it would keep the last alone."""
+    """Returns PyYAML's safe loader, made to refuse duplicate keys, of which it would keep only the last."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def compose_mapping_node(self, anchor: Any) -> Any:
@@ -67,7 +67,7 @@ def _loader(yaml: Any) -> Any:
 
 
 YAML_SUFFIXES = (".yml", ".yaml")
-# Fields of an obstacle of each kind, and those of all kinds that do not change its shape.
+# Fields of each kind of obstacle, and fields of all kinds that do not change the shape.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "cuboid": ("dims",),
     "mesh": ("file_path", "vertices", "faces", "scale"),

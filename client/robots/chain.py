@@ -16,7 +16,7 @@ from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.quaternions import quaternions
 
-# Joint values so far beyond a limit are rounded ones, radians or metres.
+# Tolerance for joint values rounded beyond a limit, radians or metres.
 SLACK = 0.01
 
 
@@ -26,12 +26,12 @@ def is_tensor(value: Any) -> bool:
 
 
 def module_of(value: Any) -> ModuleType:
-    """Torch or NumPy, whichever `value` belongs to; sin, cos, stack and the like have the same names in both."""
+    """Returns torch or NumPy, whichever `value` belongs to; sin, cos, stack and so on have the same names in both."""
     return importlib.import_module("torch") if is_tensor(value) else np
 
 
 def floating(name: str, value: Any) -> Any:
-    """A torch tensor unchanged, anything else as a NumPy array; other types become the default floating type.
+    """Returns a torch tensor as it is, anything else as a NumPy array; other dtypes become the default floating type.
 
     Raises:
         InvalidArgument: not real numbers.
@@ -63,7 +63,7 @@ def poses_of(rotation: Any, translation: Any) -> Any:
 def turns(axes: Float64, angles: Any) -> Any:
     """Returns [.., K, 3, 3], rotations about unit axes [K, 3] by angles [.., K], radians; an axis of 0 rotates nothing.
 
-    The formula is Rodrigues'.
+    Uses Rodrigues' formula.
     """
     xp = module_of(angles)
     x, y, z = axes.T
@@ -94,7 +94,7 @@ class Joint:
         origin: [4, 4] joint frame -> parent's frame, where the joint's value is 0; metres.
         axis: [3] in the joint frame, of unit length if the joint is movable.
         limits: lowest and highest value, radians or metres; infinite without limit.
-        mimic: the joint that determines its value; None: none.
+        mimic: the joint that determines its value; None if there is none.
     """
 
     name: str
@@ -181,7 +181,7 @@ class Drives:
         return Drive(other.column, factor * other.multiplier, factor * other.offset + joint.mimic.offset)
 
     def _held(self, name: str, value: Any) -> float:
-        """The value of a locked joint; warns of one beyond the joint's limits, as degrees are."""
+        """Returns the value of a locked joint; warns if it is beyond the joint's limits, as degrees would be."""
         found = number(f"locked[{name!r}]", value)
         if not np.isfinite(found):
             raise InvalidArgument.of(f"locked[{name!r}]", f"expected a finite number, got {found}")

@@ -115,9 +115,9 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
 
     Args:
         robot: the robot.
-        joints: [dof] joint values or [T, dof] along a trajectory, radians and metres, or a file of them, in .npz the
-            array "joints", in text with a first line of the joints' names in any order, or with none; None:
-            `Robot.rest`. Values beyond the joints' limits are warned of.
+        joints: [dof] joint values or [T, dof] along a trajectory, radians and metres, or a file of them: the array
+            "joints" of .npz, or text whose first line may name the joints in any order; None: `Robot.rest`. Warns of
+            values beyond the joints' limits.
     """
     if isinstance(joints, (str, PathLike)):
         places = {name.lower(): place for place, name in enumerate(robot.joint_names)}
@@ -131,10 +131,10 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
 
 
 def _warn_of_limits(robot: Robot, q: Float64) -> None:
-    """Warns of values [T, dof] beyond the limits of their joints, as degrees are.
+    """Warns of values [T, dof] beyond the limits of their joints, as degrees would be.
 
-    Limits without a range between them are none: files have 0 and 0 where nobody knew any, or the lower one above the
-    upper one for joints that turn freely.
+    An empty range means no limits: files have 0 and 0 where nobody knew the limits, or the lower limit above the upper
+    one for joints that turn freely.
     """
     low, high = robot.limits.T
     beyond = np.argwhere((low < high) & ((q < low - SLACK) | (q > high + SLACK)))

@@ -24,7 +24,7 @@ from lumigrad.client.values.mesh import Mesh
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
 _LONGEST_DESCRIPTION = 300
-# Schemes of the addresses of meshes.
+# URL schemes of meshes.
 _PACKAGES = ("package", "model")
 _SCHEMES = ("", "file", *_PACKAGES)
 
@@ -113,7 +113,7 @@ def _warn_of_degrees(path: Path, root: Any) -> None:
 
 
 def _numbers(text: str) -> list[float]:
-    """The numbers in a text; none if it has other words, which the parser refuses."""
+    """Returns the numbers in a text; none if it has other words, which the parser refuses."""
     try:
         return [float(word) for word in text.split()]
     except ValueError:
@@ -215,7 +215,7 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
 
 
 def _made(geometry: Any) -> Any:
-    """A box, cylinder or sphere as a mesh; ValueError says what is wrong with it."""
+    """Returns a box, cylinder or sphere as a mesh; raises ValueError if it is invalid."""
     creation = require("trimesh.creation", "robot", "collision meshes")
     if geometry.box is not None:
         return creation.box(extents=_lengths("box", "three sizes", geometry.box.size, 3))
@@ -229,7 +229,7 @@ def _made(geometry: Any) -> Any:
 
 
 def _lengths(shape: str, what: str, given: Any, count: int) -> list[float]:
-    """Lengths of a shape, in metres."""
+    """Returns the lengths of a shape, metres; raises ValueError unless all are positive."""
     try:
         lengths = [float(length) for length in given]
     except (TypeError, ValueError):

@@ -28,7 +28,7 @@ def accessor_count(document: Document, index: Any) -> int:
 
 
 def has_data(document: Document, index: Any) -> bool:
-    """Whether an accessor refers to bytes; it does not where an extension has them."""
+    """Whether an accessor refers to bytes of its own; it does not if an extension holds the data."""
     accessor = document.item("accessors", index)
     return "bufferView" in accessor or "sparse" in accessor
 
@@ -40,9 +40,9 @@ def read_accessor(
 
     Args:
         document: the file.
-        index: the accessor's.
-        shape: its type, e.g. "VEC3".
-        kinds: the pairs of component type and normalised that are allowed.
+        index: index of the accessor.
+        shape: the expected accessor type, e.g. "VEC3".
+        kinds: the allowed pairs of component type and normalised flag.
         what: the attribute, for errors.
     """
     values = _read(document, index, shape, kinds, what)
@@ -98,7 +98,7 @@ def _strided(
 
 
 def _replace(document: Document, sparse: Json, values: Array, where: str) -> None:
-    """Puts the values of a sparse accessor in their places."""
+    """Writes the values of a sparse accessor into `values`."""
     count = document.integer(sparse, "count", where)
     if count > len(values):
         raise document.fail(f"expected at most {len(values):,} values in {where}, got {count:,}")
@@ -122,5 +122,5 @@ def _as_float32(values: Array, normalized: bool) -> Float32:
     if not normalized:
         return values.astype(np.float32)
     scaled = values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max)
-    # The least integer of a signed type is -1, too.
+    # glTF clamps the smallest signed integer, which scales to less than -1.
     return np.asarray(np.maximum(scaled, np.float32(-1)), np.float32)

@@ -1,4 +1,4 @@
-"""The JSON and the buffers of a glTF file; whatever is taken from them is checked."""
+"""The JSON and the buffers of a glTF file; everything read from them is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Document:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file; raises InvalidArgument if it is no glTF 2.0."""
+        """Reads the file; raises InvalidArgument unless it is glTF 2.0."""
         self.path = path
         source = Source.open(path)
         self._binary: bytes | None = None
@@ -57,14 +57,14 @@ class Document:
         return value
 
     def list(self, owner: Json, name: str, where: str) -> list[Any]:
-        """Returns a list; an empty one where there is none."""
+        """Returns a list, empty if `owner` has none of this name."""
         value = owner.get(name, [])
         if not isinstance(value, list):
             raise self.fail(f"expected a list in {where}{name}, got {_short(value)}")
         return value
 
     def integer(self, owner: Json, name: str, where: str, default: int | None = None) -> int:
-        """Returns an integer from 0."""
+        """Returns a non-negative integer."""
         value = owner.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.fail(f"expected an integer >= 0 in {where}.{name}, got {_short(value)}")
@@ -81,7 +81,7 @@ class Document:
         return tuple(float(value) if abs(value) < 1e300 else math.inf for value in numbers)
 
     def item(self, name: str, index: Any) -> Json:
-        """Returns an item of a list at the top, e.g. one of "accessors"."""
+        """Returns an item of a top-level list, e.g. of "accessors"."""
         items = self.list(self.json, name, "")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(items):
             raise self.fail(f"expected an index below {len(items)}, the number of {name}, got {_short(index)}")
@@ -116,7 +116,7 @@ class Document:
         return Source(self.path, buffer.take(offset, size, where).tobytes(), where), stride
 
     def check_growth(self, decoded_bytes: int) -> None:
-        """Raises InvalidArgument if that is implausible for files of this size."""
+        """Raises InvalidArgument if so many decoded bytes are implausible for a file of this size."""
         check_growth(self.path, self._stored_bytes, decoded_bytes)
 
     def _chunks(self, source: Source) -> bytes:
@@ -163,7 +163,7 @@ class Document:
         return self._files[uri]
 
     def _neighbour(self, name: str, where: str) -> bytes:
-        """Reads a file in the folder of this one, or below."""
+        """Reads a file in this file's folder or below it."""
         folder = self.path.parent.resolve()
         # An absolute name or one with a scheme leads out of the folder, too; "\0" names no file.
         path = None if "\0" in name or ":" in name else (folder / name).resolve()

@@ -14,7 +14,7 @@ from lumigrad.client.formats.gltf.document import Document, Json
 from lumigrad.client.values.affine import matrices_of_quats
 
 QUANTIZATION = "KHR_mesh_quantization"
-# Required extensions that change nothing of what is read here; materials, pictures and lights are not looked at.
+# Required extensions that may be ignored, because materials, textures and lights are not read.
 _IGNORED = ("KHR_materials_", "KHR_texture_", "KHR_lights_", "EXT_texture_", "KHR_xmp")
 _INSTANCES = "EXT_mesh_gpu_instancing"
 _VISIBILITY = "KHR_node_visibility"
@@ -38,21 +38,21 @@ class PlacedMesh:
 
 
 def check_required(document: Document, readable: Collection[str]) -> None:
-    """Raises InvalidArgument for a file that requires an extension that is neither readable nor about looks only."""
+    """Raises InvalidArgument if the file requires an extension that is neither readable nor purely visual."""
     for name in document.list(document.json, "extensionsRequired", ""):
         if not isinstance(name, str) or (name not in (*readable, _VISIBILITY) and not name.startswith(_IGNORED)):
             raise document.fail(f"expected a file that does not require the extension {name!r}, which is not supported")
 
 
 def refuse_instances(document: Document, placed: PlacedMesh, what: str = "") -> None:
-    """Raises InvalidArgument for a node that an extension repeats."""
+    """Raises InvalidArgument for a node that an extension instances."""
     if _INSTANCES in document.extensions(placed.node, placed.where):
         text = f"expected {placed.where} without {_INSTANCES}, which is not supported {what}".rstrip()
         raise document.fail(f"{text}; write a node for each instance")
 
 
 def placed_meshes(document: Document) -> Iterator[PlacedMesh]:
-    """Yields the nodes with meshes of the default scene, in the order of the nodes; warns of those that are hidden."""
+    """Yields the mesh nodes of the default scene in node order; warns of hidden nodes."""
     visited: set[int] = set()
     hidden = 0
     stack = [(node, np.eye(4)) for node in reversed(_roots(document))]
@@ -79,7 +79,7 @@ def _is_hidden(document: Document, node: Json, where: str) -> bool:
 
 
 def _roots(document: Document) -> list[Any]:
-    """Returns the root nodes of the default scene; without scenes, all nodes that are no children."""
+    """Returns the root nodes of the default scene; if there are no scenes, all nodes without a parent."""
     if document.json.get("scenes"):
         scene = document.json.get("scene", 0)
         return document.list(document.item("scenes", scene), "nodes", f"scenes[{scene}].")
@@ -95,7 +95,7 @@ def _roots(document: Document) -> list[Any]:
 
 def _local_matrix(document: Document, node: Json, where: str) -> Float64:
     if "matrix" in node:
-        # Column after column.
+        # glTF matrices are column-major.
         columns = document.numbers(node, "matrix", where, tuple(np.eye(4).ravel()))
         matrix = np.asarray(np.array(columns).reshape(4, 4).T)
         if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):

@@ -43,7 +43,7 @@ _KINDS = {
     "SCALE": ("VEC3", (*_PLAIN, (UBYTE, False), (UBYTE, True), (USHORT, False), (USHORT, True))),
     "OPACITY": ("SCALAR", (*_PLAIN, (UBYTE, True), (USHORT, True))),
 }
-# The values that the extension's own text defines; others need extensions that are not supported.
+# The values that the base extension defines; others need extensions that are not supported.
 _VALUES = {
     "kernel": ("ellipse",),
     "colorSpace": (SRGB, LINEAR),
@@ -55,7 +55,7 @@ _Key = tuple[int, int]
 
 
 def read_gltf(path: Path) -> StoredScene:
-    """Reads a .gltf or .glb file: all its Gaussians, one primitive after the other, turned to right, down, forward."""
+    """Reads all Gaussians of a .gltf or .glb file, primitive by primitive, in the axes right, down, forward."""
     document = Document(path)
     _check_extensions(document)
     uses = list(_uses(document))
@@ -112,7 +112,7 @@ def _extension(document: Document, primitive: Json) -> Json:
 
 
 def _check_sizes(document: Document, primitives: list[Json]) -> None:
-    """Raises InvalidArgument if what all primitives announce together is implausible."""
+    """Raises InvalidArgument if the total size that the primitives declare is implausible."""
     total = 0
     for primitive in primitives:
         attributes = document.object(primitive.get("attributes"), "attributes of a primitive")
@@ -180,7 +180,7 @@ def _check_values(document: Document, extension: Json, where: str) -> None:
 
 
 def _coefficients(document: Document, attributes: Json, where: str) -> list[str]:
-    """Returns the names of the attributes of harmonics; raises InvalidArgument unless degrees are whole."""
+    """Returns the names of the attributes of harmonics; raises InvalidArgument unless every degree is complete."""
     stored = {name.removeprefix(PREFIX) for name in attributes if name.startswith(PREFIX)} - set(_KINDS)
     bands = [[f"SH_DEGREE_{band}_COEF_{k}" for k in range(2 * band + 1)] for band in range(_LARGEST_DEGREE + 1)]
     names: list[str] = []

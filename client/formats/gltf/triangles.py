@@ -30,7 +30,7 @@ def read_triangles(path: str | PathLike[str]) -> Iterator[tuple[Float64, _Faces]
     """Yields the vertices [V, 3] and triangles [F, 3] of each primitive of a .glb file, in the frame of its scene.
 
     Raises:
-        InvalidArgument: a damaged file, or one with what would change the shape and is not supported.
+        InvalidArgument: the file is damaged, or uses an unsupported feature that changes shapes.
     """
     document = Document(Path(path))
     check_required(document, {QUANTIZATION})
@@ -68,7 +68,7 @@ def _moved(vertices: Float64, faces: _Faces, matrix: Float64) -> tuple[Float64, 
 
 
 def _read_primitive(document: Document, primitive: Json, where: str) -> tuple[Float64, _Faces] | None:
-    """Vertices and triangles of a primitive in its own frame; None: it has no surface."""
+    """Returns the vertices and triangles of a primitive in its own frame; None if it has no surface."""
     mode = document.integer(primitive, "mode", where, _TRIANGLES)
     if mode < _TRIANGLES:
         return None
@@ -85,7 +85,7 @@ def _read_primitive(document: Document, primitive: Json, where: str) -> tuple[Fl
 
 
 def _triangles(document: Document, order: _Faces, mode: int, where: str) -> _Faces:
-    """The triangles [F, 3] of vertices in order."""
+    """Returns the triangles [F, 3] of an ordered list of vertices."""
     if mode == _TRIANGLES:
         if len(order) % 3:
             raise document.fail(f"expected whole triangles in {where}, got {len(order):,} corners")
@@ -95,6 +95,6 @@ def _triangles(document: Document, order: _Faces, mode: int, where: str) -> _Fac
     first = order[:-2] if mode == _STRIP else np.broadcast_to(order[:1], max(len(order) - 2, 0))
     faces = np.stack([first, order[1:-1], order[2:]], axis=1)
     if mode == _STRIP:
-        # Each second triangle of a strip runs the other way round.
+        # Every second triangle of a strip has the opposite winding.
         faces[1::2] = faces[1::2, [1, 0, 2]]
     return faces

@@ -42,10 +42,10 @@ def write_glb(scene: StoredScene, path: str | PathLike[str]) -> None:
 
 
 def write_gltf(scene: StoredScene, path: str | PathLike[str]) -> None:
-    """Writes a .gltf file, and its numbers into a file of the same name that ends in .bin."""
+    """Writes a .gltf file, and its buffer to a .bin file of the same name."""
     buffer = Path(path).with_suffix(".bin")
     values, content = _document(scene, quote(buffer.name))
-    # Neither is replaced before both are written.
+    # Neither file is replaced before both are written.
     with replaced(buffer) as numbers, replaced(path) as text:
         numbers.write_bytes(content)
         text.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

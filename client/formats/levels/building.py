@@ -23,11 +23,11 @@ from lumigrad.client.formats.levels.units import Units
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.formats.source import malformed
 
-# Gaussians that the curve and the borders of the buckets are fitted to.
+# Number of Gaussians sampled to fit the curve and the borders of the buckets.
 _SAMPLE = 1 << 20
 # The highest degree of harmonics that SOG holds.
 _DEGREE = 3
-# Bytes that a Gaussian of degree 3 takes with its levels in the finished files, generously.
+# Generous estimate of the bytes per Gaussian of degree 3 in the finished files, including its levels.
 _WRITTEN_BYTES = 64
 
 Progress = Callable[[str, int, int], None]
@@ -60,15 +60,15 @@ def write_levels(
 ) -> Built:
     """Writes a scene as streamed SOG with pages and levels, which `GaussianLevels.open` and other viewers read.
 
-    The scene may be larger than memory if it is a .ply or streamed SOG; about 250 bytes of disk per Gaussian of degree
-    3 are taken meanwhile. The folder appears when it is whole.
+    The scene may be larger than memory if it is a .ply or streamed SOG; writing takes about 250 bytes of scratch disk
+    per Gaussian of degree 3. The folder appears once it is complete.
 
     Args:
         source: the scene, see `chunks_of`.
         folder: the folder to write; one that holds streamed SOG is replaced.
         sh_degree: the highest degree of harmonics to keep, 0 to 3.
         page_rows: the most Gaussians of a page, up to `PAGE_ROWS`.
-        progress: told the stage, and how many Gaussians of how many it has done.
+        progress: called with the stage, the number of Gaussians done, and their total.
 
     Raises:
         InvalidArgument: the source cannot be read, has no Gaussian that can be rendered, or the folder has other files.
@@ -95,7 +95,7 @@ def write_levels(
 
 @dataclass(frozen=True)
 class _Survey:
-    """Facts that the first pass over a scene finds out."""
+    """Statistics gathered by the first pass over a scene."""
 
     count: int
     degree: int
@@ -105,7 +105,7 @@ class _Survey:
 
     @staticmethod
     def of(chunks: Chunks, progress: Progress) -> _Survey:
-        """Reads a scene once, and keeps every so-manyth Gaussian."""
+        """Reads a scene once, and samples its Gaussians at a regular interval."""
         step = -(-chunks.count // _SAMPLE)
         count, degree, antialiased = 0, 0, True
         means, scales = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.float32)]
@@ -128,13 +128,13 @@ class _Survey:
 
 
 def _write(buckets: Buckets, folder: Path, page_rows: int, survey: _Survey, progress: Progress) -> tuple[int, int]:
-    """Writes all pages; returns the number of them and of their levels."""
+    """Writes all pages; returns the numbers of pages and levels."""
     count, pages, writing = levels_of(page_rows), 0, deque[Future[None]]()
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="levels") as pool:
 
         def later(write: Callable[[], None]) -> None:
             writing.append(pool.submit(write))
-            # Pages that wait are held in memory; errors end the work early.
+            # Bounds the memory of waiting pages, and raises errors of writes early.
             while len(writing) > 2 * (os.cpu_count() or 1):
                 writing.popleft().result()
 
@@ -155,7 +155,7 @@ def _write(buckets: Buckets, folder: Path, page_rows: int, survey: _Survey, prog
 def _in_order(
     pool: ThreadPoolExecutor, job: Callable[[StoredScene], Page], scenes: Iterable[StoredScene]
 ) -> Iterator[Page]:
-    """Yields the results of a job in order, a few of which are computed beside each other."""
+    """Yields the results of a job in order, computing a few of them in parallel."""
     waiting: deque[Future[Page]] = deque()
     for scene in scenes:
         waiting.append(pool.submit(job, scene))

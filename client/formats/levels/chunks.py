@@ -18,19 +18,19 @@ from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.formats.sog import STREAM_NAME, StreamIndex, read_sog
 
-# Gaussians that are read at once.
+# Gaussians per read.
 _ROWS = 1 << 18
 _PLY_MAGIC = b"ply"
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The Gaussians of a scene file in parts, from the beginning each time that they are iterated over.
+    """The Gaussians of a scene file in parts; each iteration starts from the beginning.
 
-    Those that cannot be rendered are left out, as `StoredScene.invalid` defines them.
+    Gaussians that `StoredScene.invalid` reports are left out.
 
     Attributes:
-        count: Gaussians in the file, with those that are left out.
+        count: Gaussians in the file, including those that are left out.
         read: yields all parts.
     """
 
@@ -47,7 +47,7 @@ class Chunks:
 def chunks_of(path: str | PathLike[str]) -> Chunks:
     """Opens a scene file to be read in parts.
 
-    A .ply of Gaussians and streamed SOG are; files of other formats are read whole, and then cut.
+    A .ply of Gaussians and streamed SOG are read in parts; files of other formats are read whole, then split.
 
     Args:
         path: the file, or a folder of streamed SOG.
@@ -79,7 +79,7 @@ def _of_ply(header: PlyHeader) -> Chunks:
     def rows(start: int) -> Any:
         if not isinstance(vertices, np.memmap):
             return vertices[start : start + _ROWS]
-        # Mapped pages would stay in memory and count as the process's.
+        # Pages of a memory map would stay resident and count towards the process's memory.
         count = min(_ROWS, len(vertices) - start)
         offset = vertices.offset + start * vertices.dtype.itemsize
         return np.fromfile(header.path, vertices.dtype, count, offset=offset)

@@ -21,7 +21,7 @@ class Page:
 
     Attributes:
         levels: the Gaussians of each level, the finest first, each in the order in which they are merged.
-        errors: of each level, scene units, see `GaussianLevels`.
+        errors: the error of each level, scene units; see `GaussianLevels`.
         bounds: [L, 2, 3], see `GaussianLevels`.
         core: [2, 3] a box around all levels up to one standard deviation.
     """
@@ -33,7 +33,7 @@ class Page:
 
     @staticmethod
     def of(scene: StoredScene, count: int) -> Page:
-        """Merges a page of at least one Gaussian into so many levels, the page itself the first."""
+        """Merges a page of at least one Gaussian into `count` levels, the first of which is the page itself."""
         scene = scene.reordered(merging_order(scene))
         levels, errors = [scene], [0.0]
         variances = np.zeros(len(scene))
@@ -46,7 +46,7 @@ class Page:
 
 
 def levels_of(rows: int) -> int:
-    """Returns the number of levels of a page of so many rows, the last of one row."""
+    """Returns the number of levels of a page of `rows` rows down to a level of one row."""
     count = 1
     while rows > 1:
         rows, count = -(-rows // MERGED), count + 1
@@ -54,7 +54,7 @@ def levels_of(rows: int) -> int:
 
 
 def _boxes(levels: list[StoredScene], deviations: float) -> Float32:
-    """Returns [L, 2, 3], boxes around the Gaussians of each level and of finer ones up to some standard deviations."""
+    """Returns boxes [L, 2, 3] around the Gaussians of each level and of finer levels, up to so many `deviations`."""
     low, high = [], []
     for scene in levels:
         reach = deviations * np.sqrt(np.einsum("nii->ni", covariances_of(scene)))

@@ -1,4 +1,4 @@
-"""Gradients of the finest Gaussians of a scene with levels, through the merges that made the coarser ones of them."""
+"""Gradients of the finest Gaussians of a scene with levels, propagated back through the merges."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Integers = npt.NDArray[np.int64]
 
 
 def leaf_gradients(levels: GaussianLevels, gradients: Gradients) -> Gradients:
-    """Returns the gradients of the Gaussians of level 0, of which what was drawn was merged.
+    """Returns the gradients of the level-0 Gaussians that the drawn Gaussians were merged from.
 
     A merge is a differentiable map of moments, and each gradient of a merged Gaussian goes back through all merges that
-    made it, in float64. Of each Gaussian that was drawn at level 0, the gradient stays as it is.
+    made it, in float64. Gradients of Gaussians that were drawn at level 0 are unchanged.
 
     Args:
-        levels: the scene that was drawn; the pages of the Gaussians that were drawn are read.
-        gradients: what `Frame.backward` returned of it.
+        levels: the scene that was drawn; the pages of the drawn Gaussians are read.
+        gradients: the result of `Frame.backward`.
 
     Returns:
-        The same names; `index` has numbers of rows of level 0 alone, and rises.
+        Gradients of the same names; `index` is ascending and refers to rows of level 0 only.
 
     Raises:
         InvalidArgument: the gradients lack means, quats, scales, opacities or sh, or Lumigrad did not merge the levels.
@@ -61,13 +61,13 @@ def leaf_gradients(levels: GaussianLevels, gradients: Gradients) -> Gradients:
 def _one_level(
     levels: GaussianLevels, page: int, finer: int, rows: Integers, upstream: dict[str, Float64]
 ) -> tuple[Integers, dict[str, Float64]]:
-    """The gradients of the Gaussians of a finer level, which were merged to some rows of the next level of a page."""
+    """Returns the rows of a page's finer level that became `rows` of the next level, and their gradients."""
     count, above = levels.counts[page, finer], levels.counts[page, finer + 1]
     if above not in (-(-count // MERGED), count):
         text = f"expected levels that Lumigrad has merged, got {count} and {above} Gaussians in levels of page {page}"
         raise InvalidArgument.of("levels", text)
     if above == count:
-        # A page that has one row already repeats it.
+        # A page with one row repeats it on coarser levels.
         return rows, upstream
     sizes = np.minimum(MERGED, count - rows * MERGED)
     starts = np.cumsum(sizes) - sizes
@@ -78,7 +78,7 @@ def _one_level(
 
 
 def _check_are_merges(parts: Rows, merged: Rows, starts: Integers, page: int) -> None:
-    """Refuse rows whose centres are not among those of their parts, with room for the rounding of files."""
+    """Raises InvalidArgument for merged rows far from their parts, with a tolerance for the rounding of files."""
     low, high = np.minimum.reduceat(parts["means"], starts), np.maximum.reduceat(parts["means"], starts)
     room = (high - low).max(axis=1) + np.maximum.reduceat(parts["scales"].max(axis=1), starts)
     means = merged["means"]

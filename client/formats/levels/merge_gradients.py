@@ -1,4 +1,4 @@
-"""The derivative of a merge: gradients of the Gaussians that one was merged of, see `merging.merged`."""
+"""The derivative of a merge: gradients of the Gaussians that were merged, see `merging.merged`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from lumigrad.client.values.affine import matrices_of_quats
 # [N, ..] float64, the tensors of Gaussians by name, or gradients of them.
 Rows = Mapping[str, Float64]
 NAMES = ("means", "quats", "scales", "opacities", "sh")
-# Variances closer than this part of the largest are alike: a turn changes nothing then, and its gradient is rounding.
+# Variances that differ by less than this fraction of the largest count as equal: rotations then change nothing, and
+# their gradient is rounding noise.
 _ALIKE = 1e-5
 
 
 def through_merge(
     parts: Rows, merged: Rows, starts: npt.NDArray[np.int64], upstream: Mapping[str, Float64]
 ) -> dict[str, Float64]:
-    """Returns the gradients of N Gaussians, given those of what they were merged to.
+    """Returns the gradients of N Gaussians, given the gradients of the M Gaussians that they were merged into.
 
     Args:
         parts: N Gaussians.
-        merged: M Gaussians, as they are drawn: what their quaternions and scales say has gradients, not these.
-        starts: [M] where the runs start that were merged.
+        merged: M Gaussians as they are drawn; gradients flow to the covariances that their quats and scales describe.
+        starts: [M] where each merged run starts.
         upstream: gradients of the M Gaussians.
     """
     counts = np.diff(np.append(starts, len(parts["means"])))
@@ -42,7 +43,7 @@ def through_merge(
     depths = np.add.reduceat(np.interp(opacities, MASSES, DEPTHS) * areas, starts)
     of_moments, of_depths = _of_moments(moments, depths, merged, upstream)
 
-    # The weights' part of means, covariances and harmonics.
+    # The contribution of the weights to means, covariances and harmonics.
     of_shares = (upstream["means"][of] * offsets).sum(1) + (of_moments[of] * second).sum((1, 2))
     of_shares += (upstream["sh"][of] * parts["sh"]).sum((1, 2))
     of_weights = (of_shares - np.add.reduceat(shares * of_shares, starts)[of]) / sums[of]
@@ -63,7 +64,7 @@ def through_merge(
 def _of_moments(
     moments: Float64, sums: Float64, merged: Rows, upstream: Mapping[str, Float64]
 ) -> tuple[Float64, Float64]:
-    """The gradients of second moments [M, 3, 3], and of the sums [M] of optical depths times areas."""
+    """Returns the gradients of second moments [M, 3, 3], and of the sums [M] of optical depths times areas."""
     values, axes = np.linalg.eigh(moments)
     scales = np.sqrt(np.maximum(values, TINY))
     areas = areas_of(scales) + TINY
@@ -81,7 +82,7 @@ def _of_moments(
 
 
 def _of_covariances(rotations: Float64, merged: Rows, upstream: Mapping[str, Float64]) -> Float64:
-    """[M, 3, 3] the gradients of the covariances that quaternions and scales describe."""
+    """Returns the gradients [M, 3, 3] of the covariances that quaternions and scales describe."""
     scales, variances = merged["scales"], merged["scales"] ** 2
     turns = 0.5 * (_turned(merged["quats"]) * upstream["quats"][:, None, :]).sum(2)
     least = _ALIKE * variances.max(1) + TINY
@@ -94,7 +95,7 @@ def _of_covariances(rotations: Float64, merged: Rows, upstream: Mapping[str, Flo
 
 
 def _of_axes(of_covariances: Float64, quats: Float64, rotations: Float64, scales: Float64) -> tuple[Float64, Float64]:
-    """The gradients of quaternions [N, 4] and scales [N, 3], given those of covariances."""
+    """Returns the gradients of quaternions [N, 4] and scales [N, 3], given those of covariances."""
     inner = rotations.swapaxes(1, 2) @ of_covariances @ rotations
     pushes = 2.0 * inner * (scales**2)[:, None, :]
     turns = np.stack([pushes[:, i, j] - pushes[:, j, i] for i, j in ((2, 1), (0, 2), (1, 0))], axis=1)
@@ -104,7 +105,7 @@ def _of_axes(of_covariances: Float64, quats: Float64, rotations: Float64, scales
 
 
 def _turned(quats: Float64) -> Float64:
-    """[N, 3, 4] quaternions times i, j and k: by half of that they change per radian of a turn about their own axes."""
+    """Returns [N, 3, 4], quaternions times i, j and k: twice their change per radian of rotation about their axes."""
     w, x, y, z = quats.T
     return np.stack([np.stack([-x, w, z, -y], 1), np.stack([-y, -z, w, x], 1), np.stack([-z, y, -x, w], 1)], axis=1)
 
@@ -115,7 +116,7 @@ def _covariances(rotations: Float64, scales: Float64) -> Float64:
 
 
 def _slopes_of_areas(scales: Float64) -> Float64:
-    """[N, 3] the derivatives of `areas_of`."""
+    """Returns the derivatives [N, 3] of `areas_of`."""
     last, following = np.roll(scales, 1, axis=1), np.roll(scales, -1, axis=1)
     sums = ((scales * last) ** THOMSEN).mean(1)[:, None]
     own = last * (scales * last) ** (THOMSEN - 1.0) + following * (scales * following) ** (THOMSEN - 1.0)
@@ -123,7 +124,7 @@ def _slopes_of_areas(scales: Float64) -> Float64:
 
 
 def _slopes(values: Float64, places: Float64, heights: Float64) -> Float64:
-    """The derivatives of `np.interp(values, places, heights)`."""
+    """Returns the derivatives of `np.interp(values, places, heights)`."""
     after = np.searchsorted(places, values, "right").clip(1, len(places) - 1)
     steps = (heights[after] - heights[after - 1]) / (places[after] - places[after - 1])
     return np.asarray(np.where((values < places[0]) | (values >= places[-1]), 0.0, steps))
@@ -134,5 +135,5 @@ def _sums(shares: Float64, values: Float64, starts: npt.NDArray[np.int64]) -> Fl
 
 
 def _shaped(rows: npt.NDArray[Any], like: Float64) -> npt.NDArray[Any]:
-    """Values of rows, in the shape of tensors with further axes."""
+    """Returns values per row, shaped to broadcast against `like`."""
     return rows.reshape(-1, *[1] * (like.ndim - 1))

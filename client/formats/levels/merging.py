@@ -1,4 +1,4 @@
-"""Merges neighbouring Gaussians into one with the same moments, and measures by how much that moves what is drawn."""
+"""Merges neighbouring Gaussians into one with the same moments, and measures how far that moves their content."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Integers = npt.NDArray[np.int64]
 THOMSEN = 1.6075
 # Keeps divisions defined where all Gaussians of a group are invisible.
 TINY = 1e-30
-# Peaks t of a Gaussian of optical depth, and what it blocks, 1 - exp(-t g), integrated over the plane in units of what
-# the Gaussian g integrates to: the integral of (1 - exp(-x)) / x from 0 to t.
+# Peak optical depths t of a Gaussian g, and its opacity 1 - exp(-t g) integrated over the plane, relative to the
+# integral of g: the integral of (1 - exp(-x)) / x from 0 to t.
 DEPTHS = np.concatenate([[0.0], np.geomspace(1e-4, 100.0, 4096)])
 _RATES = np.concatenate([[1.0], -np.expm1(-DEPTHS[1:]) / DEPTHS[1:]])
 MASSES = np.concatenate([[0.0], np.cumsum((_RATES[1:] + _RATES[:-1]) / 2 * np.diff(DEPTHS))])
@@ -34,9 +34,9 @@ def covariances_of(scene: StoredScene) -> Float64:
 
 
 def areas_of(scales: npt.NDArray[Any]) -> Float64:
-    """Returns [N], the areas of ellipsoids with these half axes [N, 3] as projected on average over all directions.
+    """Returns [N], the projected areas of ellipsoids with half axes [N, 3], averaged over all directions.
 
-    A convex body shows a quarter of its surface on average (Cauchy). Flat ones and needles have areas too.
+    A convex body shows a quarter of its surface on average (Cauchy). Flat ellipsoids and needles have areas, too.
     """
     wide = scales.astype(np.float64)
     products = (wide * np.roll(wide, 1, axis=1)) ** THOMSEN
@@ -47,15 +47,16 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
     """Merges each run of Gaussians into one that has the moments of their sum.
 
     The weight of a Gaussian is its mass, opacity times projected area. Mean and covariance are those of the weighted
-    sum, including the spread of the means. The harmonics are the weighted mean. Optical depths add up, spread over the
-    new area, so that what overlaps blocks no more than it did. A depth whose peak is above 1 has a flat top that no
-    Gaussian has: one as wide as the top would blur what is beside it, one with the moments alone would leave holes
-    between neighbours on a wall. Its area is the geometric mean of the two, which is nearest in pictures.
+    sum, including the spread of the means. The harmonics are the weighted mean. Optical depths add up and spread over
+    the new area, so that overlapping Gaussians block no more than before. A depth whose peak is above 1 has a flat top
+    that no Gaussian matches: a Gaussian as wide as the top would blur its surroundings, and one with the moments alone
+    would leave holes between neighbours on a wall. The area is the geometric mean of the two, which is closest in
+    pictures.
 
     Args:
         scene: N Gaussians.
         starts: [M] where the runs start, the first at 0; each has at least one Gaussian.
-        variances: [N] the mean squared distance that merging has moved the content of each Gaussian already.
+        variances: [N] the mean squared distance by which earlier merges moved the content of each Gaussian.
 
     Returns:
         M Gaussians and their variances, scene units squared.
@@ -71,7 +72,7 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
         shaped = shares.reshape(-1, *[1] * (values.ndim - 1))
         return np.asarray(np.add.reduceat(values * shaped, starts, axis=0))
 
-    # Moments around the first mean of each run, which keeps their digits far from 0.
+    # Moments about the first mean of each run keep their precision far from the origin.
     origins = scene.means[starts].astype(np.float64)
     offsets = scene.means - np.repeat(origins, counts, axis=0)
     centres = mean(offsets)
@@ -93,24 +94,24 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
 
 
 def error_of(scene: StoredScene, variances: Float64) -> float:
-    """Returns the geometric error of Gaussians that were merged: how far what became one was apart, in scene units.
+    """Returns the geometric error of merged Gaussians: how far apart their content was before, in scene units.
 
-    It is the root of the mean squared distance between two pieces of a Gaussian's content, weighted by mass; for what
-    pictures lose where it is a pixel, see docs/formats.md.
+    It is the root of the mean squared distance between two pieces of a Gaussian's content, weighted by mass. See
+    docs/formats.md for what pictures lose where the error is one pixel.
     """
     weights = scene.opacities * areas_of(scene.scales) + TINY
     return float(np.sqrt(2.0 * (weights * variances).sum() / weights.sum()))
 
 
 def _kept(single: npt.NDArray[np.bool_], old: Float32, new: Float64) -> Float32:
-    """Returns what was there where a Gaussian was alone, else what was computed."""
+    """Returns the old values for runs of a single Gaussian, else the new ones."""
     return np.where(single.reshape(-1, *[1] * (old.ndim - 1)), old, new).astype(np.float32)
 
 
 def _axes(covariances: Float64) -> tuple[Float64, Float64]:
     """Returns quaternions [M, 4] and scales [M, 3] of covariances [M, 3, 3]."""
     values, axes = np.linalg.eigh(covariances)
-    # Mirrored axes are none that a quaternion has.
+    # No quaternion represents mirrored axes.
     axes[..., 0] *= np.sign(np.linalg.det(axes))[:, None]
     quats = np.stack(quaternions(axes, _stack), axis=1)
     return unit_quats(quats), np.sqrt(np.maximum(values, 0.0))

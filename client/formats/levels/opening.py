@@ -23,21 +23,21 @@ from lumigrad.client.formats.sog.meta import SogMeta
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.gaussians import Gaussians
 
-# The entry of a leaf, and of the index, that only Lumigrad reads.
+# The key, in leaves and in the index, of entries that only Lumigrad reads.
 OWN = "lumigrad"
-# Bytes of decoded files that are kept: coarse levels of many pages share one.
+# Size of the cache of decoded files in bytes; coarse levels of many pages share a file.
 _KEPT_BYTES = 256 << 20
-# Other programs' errors: of levels that this one had built, they were about this part of a page's diagonal divided by
-# the root of the number of Gaussians.
+# Estimates the errors of other programs' levels: in levels that Lumigrad built, errors were about this fraction of a
+# page's diagonal divided by the root of the number of Gaussians.
 _ERROR_PER_SPACING = 0.55
-# The most levels that workers take, and the highest degree of harmonics: a damaged index must not ask for more memory.
+# The workers' limits on levels and on the degree of harmonics: a damaged index must not ask for more memory.
 _MOST_LEVELS, _MOST_DEGREE = 64, 4
 _MOST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
 class PageFiles:
-    """The places of the levels of each page, and the files that were decoded last.
+    """The places of the levels of each page, and a cache of decoded files.
 
     Attributes:
         bounds: see `GaussianLevels`, as are `counts`, `errors`, `sh_degree` and `antialiased`.
@@ -103,7 +103,7 @@ class PageFiles:
             if file in self._kept:
                 self._kept.move_to_end(file)
                 return self._kept[file]
-        # Files are decoded beside each other; two threads may decode the same one, which is only slower.
+        # Files are decoded in parallel; if two threads decode the same file, only time is lost.
         scene = read_sog(self.files[file])
         with self._lock:
             self._kept[file] = scene
@@ -131,7 +131,7 @@ def _stated(index: StreamIndex, leaves: list[dict[str, Any]]) -> tuple[Float32, 
 def _estimated(
     index: StreamIndex, leaves: list[dict[str, Any]], places: npt.NDArray[np.int64], files: list[Path]
 ) -> tuple[Float32, Float32, int, bool, npt.NDArray[np.int64]]:
-    """Returns bounds, errors, degree, antialiasing and places of what another program wrote.
+    """Returns bounds, errors, degree, antialiasing and places for files of another program.
 
     Its boxes contain one standard deviation of the Gaussians of all levels, so the largest deviation of the files of a
     level, and of finer ones, is added twice. The environment, which is always shown, becomes a page that has one level.
@@ -181,7 +181,7 @@ class _FileMeta:
 
 
 def _boxes(index: StreamIndex, own: Mapping[str, Any]) -> list[list[list[float]]]:
-    """Returns the bounds of all levels of a leaf; leaves that have one `bound` have it for all."""
+    """Returns the bounds of all levels of a leaf; a single `bound` applies to all levels."""
     if "bounds" not in own:
         return [_box(index, own.get("bound"))] * index.levels
     boxes = own["bounds"]
@@ -200,7 +200,7 @@ def _box(index: StreamIndex, value: Any) -> list[list[float]]:
 
 def _numbers(index: StreamIndex, value: Any, count: int, name: str) -> list[float]:
     are_numbers = isinstance(value, list) and all(isinstance(each, (int, float)) for each in value)
-    # Neither NaN nor what float32 cannot hold.
+    # Rejects NaN and numbers beyond float32.
     if not are_numbers or len(value) != count or not all(abs(each) <= _MOST for each in value):
         raise index.fail(f"expected {count} numbers in {name}, got {value!r}")
     return [float(each) for each in value]

@@ -17,13 +17,13 @@ Integers = npt.NDArray[np.int64]
 
 # The most Gaussians of a page at its finest level.
 PAGE_ROWS = 65536
-# Gaussians that become one in the next level.
+# Gaussians merged into one of the next level.
 MERGED = 4
 # Outliers beyond these quantiles of each axis must not coarsen the curve for all others.
 _QUANTILES = 0.001, 0.999
 # Set in the codes of Gaussians that would stretch the pages of their small neighbours.
 _LARGE = np.uint64(1 << 63)
-# Gaussians of a sample from which the typical extent of a page is measured, at least.
+# Fewest sampled Gaussians per page from which the typical extent of a page is measured.
 _LEAST = 4
 _CUT = 3.0
 
@@ -35,7 +35,7 @@ class Curve:
     Attributes:
         low: [3] corner of the box that the curve fills.
         high: [3] the opposite corner.
-        reach: the largest distance to which a Gaussian of an ordinary page reaches, scene units.
+        reach: the largest cut-off radius of a Gaussian on an ordinary page, scene units.
     """
 
     low: Float64
@@ -44,7 +44,7 @@ class Curve:
 
     @staticmethod
     def through(means: Float32, share: float, page_rows: int) -> Curve:
-        """Fits a curve to a sample of a scene, which has a `share` of its positions [N, 3], N at least 1."""
+        """Fits a curve to sampled positions [N, 3], N >= 1, that are a fraction `share` of a scene."""
         low, high = np.quantile(means.astype(np.float64), _QUANTILES, axis=0)
         rows = int(page_rows * share)
         if rows < _LEAST or len(means) <= rows:
@@ -61,14 +61,14 @@ class Curve:
 
 
 def pages_of(codes: Codes, page_rows: int, *, last: bool) -> Iterator[int]:
-    """Yields where pages of sorted Gaussians end, each half full to full.
+    """Yields where pages of sorted Gaussians end; all but the last are at least half full.
 
     A page ends between the two neighbours whose common cell is largest, so that pages are as compact as cells.
 
     Args:
         codes: [N] ascending.
         page_rows: the most Gaussians of a page.
-        last: whether the scene ends here, else what does not fill a page is left for later.
+        last: whether the scene ends here; otherwise Gaussians that do not fill a page are left for later.
     """
     start = 0
     while len(codes) - start > page_rows:
@@ -85,7 +85,7 @@ def merging_order(scene: StoredScene) -> Integers:
     size = 1
     while size < len(scene):
         size *= MERGED
-    # Places that are not taken lie at infinity and come last.
+    # Padding lies at infinity and comes last.
     points = np.full((3, size), np.inf, np.float32)
     points[:, : len(scene)] = scene.means.T
     order = np.arange(size).reshape(1, size)
@@ -102,7 +102,7 @@ def merging_order(scene: StoredScene) -> Integers:
 
 
 def _of_runs(extreme: np.ufunc, values: Float32) -> Float32:
-    """Returns [D, R], the extremes of runs [D, R, 2^k], by pairs: reductions of many short runs take longer."""
+    """Returns [D, R], the extremes of runs [D, R, 2^k], reduced in pairs, which is faster for many short runs."""
     shape = values.shape[:2]
     while values.size > shape[0] * shape[1]:
         pairs = values.reshape(-1, 2)

@@ -23,17 +23,17 @@ class GaussianLevels:
     """P pages of neighbouring Gaussians, each with L levels of detail, of which a renderer holds one at a time.
 
     Level 0 has every Gaussian of the page, at most `PAGE_ROWS`. Each next level has about a quarter of the rows, merged
-    from those of the level before it; the coarsest has one. A page that reaches one row earlier repeats it. A level is
-    fine enough for a camera where `errors[page, level] * focal / distance` is at most 1, in pixels: with the focal
-    length in pixels, and the distance from the camera to the nearest point of `bounds[page, 0]`.
+    from those of the level before it; the coarsest has one. A page that reaches one row earlier repeats that row. A
+    level is fine enough for a camera where `errors[page, level] * focal / distance` is at most 1, in pixels: with the
+    focal length in pixels, and the distance from the camera to the nearest point of `bounds[page, 0]`.
 
     Attributes:
         bounds: [P, L, 2, 3] float32, lowest and highest corner of each level, scene units and world axes. They contain
             its Gaussians up to three standard deviations, and the bounds of finer levels.
         counts: [P, L] int64, the rows of each level, at least 1. Pages that another program wrote may have more than
             `PAGE_ROWS`, and other ratios.
-        errors: [P, L] float32, how far apart was what a level draws as one, scene units; 0 for level 0, and never less
-            than those of finer levels.
+        errors: [P, L] float32, how far apart the content was that a level draws as one Gaussian, scene units; 0 for
+            level 0, and never less than for finer levels.
         sh_degree: the degree of the harmonics.
         antialiased: whether the scene was trained with antialiasing, so that it should be rendered with it.
         source: returns the Gaussians of a page and level; may be called by several threads at once.
@@ -87,7 +87,7 @@ class GaussianLevels:
             page_rows: the most Gaussians of a page, 1 to `PAGE_ROWS`.
 
         Raises:
-            InvalidArgument: Gaussians that no file can hold, or another number of rows.
+            InvalidArgument: no file can hold the Gaussians, or `page_rows` is out of range.
 
         Example:
             levels = GaussianLevels.of(Gaussians.load("sample:vase"), page_rows=4096)
@@ -117,8 +117,8 @@ class GaussianLevels:
     def open(path: str | PathLike[str]) -> GaussianLevels:
         """Opens the files of a scene with levels, of which only the index is read; see docs/formats.md.
 
-        Files that `lumigrad convert --levels` wrote say their errors. Those of other programs are estimated from the
-        extent and the number of Gaussians of each level, and bounds are generous.
+        Files that `lumigrad convert --levels` wrote state their errors. For files of other programs, errors are
+        estimated from the extent and the number of Gaussians of each level, and bounds are generous.
 
         Args:
             path: the folder, or its lod-meta.json.

@@ -1,4 +1,4 @@
-"""A folder that appears when it is whole."""
+"""Writes folders atomically: a folder appears once it is complete."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SUFFIX = ".partial"
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a new folder beside `path`, which takes its place after the block.
+    """Yields a new folder beside `path`, which replaces `path` after the block.
 
-    After an error in the block the new folder is removed, and the old one is as it was. What a killed process has left
-    is removed by the next that writes the same folder.
+    If the block raises, the new folder is removed and the old one is unchanged. What a killed process left behind is
+    removed when the same folder is written again.
 
     Args:
-        path: the folder to write; one that exists has to be empty or streamed SOG, which is replaced.
+        path: the folder to write; an existing one must be empty or hold streamed SOG, and is replaced.
 
     Raises:
         InvalidArgument: the folder has other content, or is a file.
@@ -48,7 +48,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             (new / _LOCK).unlink()
             _swap(new, path)
     except OSError as error:
-        # The error of a full disk names no file, and those of new files name what will be gone.
+        # A full disk's error names no file, and other errors name temporary files.
         if error.errno is not None and str(error.filename or new).startswith(str(new)):
             error.filename, error.filename2 = str(path), None
         raise
@@ -57,7 +57,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def check_room(path: Path, needed: int) -> None:
-    """Raises OSError if the disk of a folder has less than so many bytes left."""
+    """Raises OSError if the disk of a folder has fewer than `needed` bytes left."""
     free = shutil.disk_usage(path).free
     if free < needed:
         raise OSError(
@@ -66,7 +66,7 @@ def check_room(path: Path, needed: int) -> None:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Puts a folder in the place of another, which is removed."""
+    """Replaces the folder `path` by the folder `new`."""
     old = new.with_name(f"{new.name}.old{_SUFFIX}")
     if path.exists():
         os.rename(path, old)
@@ -80,7 +80,7 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes what killed processes have left of the same folder: a process that lives holds a lock."""
+    """Removes what killed processes left of the same folder; a running process holds a lock."""
     for other in path.parent.glob(f".{escape(path.name)}.*{_SUFFIX}"):
         with suppress(OSError), open(other / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

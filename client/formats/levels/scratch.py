@@ -12,13 +12,13 @@ import numpy as np
 from lumigrad.client.formats.levels.ordering import Codes, Curve, pages_of
 from lumigrad.client.formats.scene import TENSORS, StoredScene, joined
 
-# Gaussians of a bucket, on average.
+# Gaussians per bucket, on average.
 BUCKET_ROWS = 1 << 19
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Files of Gaussians, each with a range of the curve. What is read is removed.
+    """Files of Gaussians, one for each range of the curve; a file is removed once it is read.
 
     Attributes:
         folder: an empty folder.

@@ -15,7 +15,7 @@ from lumigrad.client.formats.levels.ordering import PAGE_ROWS
 from lumigrad.client.formats.scene import StoredScene, joined
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME, sog_files
 
-# The most sets of harmonics of a file.
+# Largest palette of harmonics per file.
 _PALETTE = 8192
 Json = dict[str, Any]
 
@@ -23,8 +23,8 @@ Json = dict[str, Any]
 class Units:
     """Files of one scene that is written page by page.
 
-    A file has one level of neighbouring pages, at most `PAGE_ROWS` Gaussians: one or two pages of level 0, four times
-    as many of each next level.
+    A file holds one level of neighbouring pages, at most `PAGE_ROWS` Gaussians: one or two pages at level 0, and four
+    times as many at each next level.
 
     Attributes:
         folder: where the files go.
@@ -63,7 +63,7 @@ class Units:
             "count": sum(counts),
             "counts": counts,
             "lodLevels": levels,
-            # Errors of other programs are parts of a picture, not lengths.
+            # Other programs' errors are fractions of a picture, not lengths.
             "lodErrors": False,
             OWN: {"shDegree": degree, "antialiased": antialiased},
             "filenames": self._names,
@@ -73,7 +73,7 @@ class Units:
         return levels
 
     def _place(self, level: int, scene: StoredScene) -> Json:
-        """Puts Gaussians into the file of their level; returns its entry of the index."""
+        """Adds Gaussians to the open file of their level; returns their index entry."""
         if level in self._open and sum(map(len, self._open[level][1])) + len(scene) > PAGE_ROWS:
             self._write(level)
         if level not in self._open:
@@ -99,7 +99,7 @@ class Units:
 
 
 def _used(lods: list[Json]) -> int:
-    """Returns the number of levels of which each has other Gaussians."""
+    """Returns the number of distinct levels."""
     return next((level for level in range(1, len(lods)) if lods[level] is lods[level - 1]), len(lods))
 
 
@@ -130,6 +130,6 @@ def _union(nodes: list[Json]) -> Json:
 
 
 def _box(corners: Any) -> Json:
-    # Digits that float32 needs to come back as it was.
+    # Nine digits restore float32 exactly.
     low, high = ([float(f"{value:.9g}") for value in corner] for corner in corners)
     return {"min": low, "max": high}

@@ -74,7 +74,7 @@ class SogFiles:
         check_growth(self._path, self.stored_bytes(), count * _BYTES_PER_GAUSSIAN)
 
     def picture(self, name: str, count: int) -> npt.NDArray[Any]:
-        """Reads [H, W, 4], the levels of an image of at least `count` pixels; 0 for a palette, of any size."""
+        """Reads the levels [H, W, 4] of an image of at least `count` pixels, or with 0 of a palette of any size."""
         images = require("PIL.Image", "io", "reading .sog files")
         content = self.read(name)
         try:
@@ -122,6 +122,6 @@ class SogFiles:
 
 
 def _folder_of_scene(names: list[str]) -> str:
-    """The folder within an archive that has its only meta.json, with the slash behind it; empty: its top."""
+    """Returns the folder of the only meta.json in an archive, with a trailing slash; else an empty string."""
     folders = [name.removesuffix(META_NAME) for name in names if name.rpartition("/")[2] == META_NAME]
     return folders[0] if len(folders) == 1 else ""

@@ -35,7 +35,7 @@ Slice = tuple[int, int, int]
 
 
 def read_streamed_sog(path: Path, lod: int = 0) -> StoredScene:
-    """Reads one level of detail of a whole scene, and what the scene always shows, its environment.
+    """Reads one level of detail of a whole scene, and its environment, which is always shown.
 
     Where a box lacks the level, the next coarser one that it has is read, else the next finer one.
 
@@ -77,7 +77,7 @@ class StreamIndex:
         path: the file.
         levels: the number of levels.
         names: paths of the meta.json files, as written.
-        environment: the meta.json of what is always shown; None without one.
+        environment: the meta.json of Gaussians that are always shown; None if there are none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,7 +132,7 @@ class StreamIndex:
             yield node
 
     def slice_of(self, leaf: Json, lod: int) -> Slice:
-        """Returns where the Gaussians of a leaf are that are shown at a level; a count of 0 if there are none."""
+        """Returns the slice of a leaf's Gaussians that a level shows; its count is 0 if there are none."""
         lods = self.object(leaf.get("lods"), "lods of a leaf")
         levels = [int(name) for name in lods if name.isdecimal() and len(name) <= _LONGEST_LEVEL]
         if not levels:
@@ -156,18 +156,18 @@ class StreamIndex:
         return path
 
     def extra(self, name: str) -> Json | None:
-        """Returns an object of the file that only some programs know; None without it."""
+        """Returns a program-specific object of the file; None if it is absent."""
         value = self._values.get(name)
         return value if isinstance(value, dict) else None
 
     def object(self, value: Any, what: str) -> Json:
-        """Returns a value that has to be an object."""
+        """Returns a value; raises InvalidArgument unless it is an object."""
         if not isinstance(value, dict):
             raise self.fail(f"expected an object for {what}, got {type(value).__name__}")
         return value
 
     def integer(self, value: Any, name: str) -> int:
-        """Returns a value that has to be a count."""
+        """Returns a value; raises InvalidArgument unless it is a count."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_COUNT:
             raise self.fail(f"expected an integer from 0 to {_LARGEST_COUNT:,} in {name}, got {value!r}")
         return value

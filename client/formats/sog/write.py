@@ -42,11 +42,11 @@ def write_sog(scene: StoredScene, path: str | PathLike[str]) -> None:
 
 
 def sog_files(scene: StoredScene, largest_palette: int = _LARGEST_PALETTE) -> dict[str, bytes]:
-    """Returns the contents of the files of a scene by name, its Gaussians in the order that they have.
+    """Returns the contents of a scene's files by name, with its Gaussians in their own order.
 
     Args:
         scene: at least one Gaussian, harmonics of degree 3 at most.
-        largest_palette: the most sets of harmonics that are kept apart, up to 65,536.
+        largest_palette: the most distinct sets of harmonics, up to 65,536.
     """
     meta: dict[str, Any] = {"version": 2, "asset": {"generator": "Lumigrad"}, "count": len(scene)}
     meta["antialias"] = scene.antialiased
@@ -85,7 +85,7 @@ def _means(means: Float32) -> tuple[dict[str, Any], Array, Array]:
 
 def _coded(values: Float32) -> tuple[dict[str, Any], Array]:
     """Returns the entry of meta.json with a code book, and the levels of the values."""
-    # Readers take the book in float32, and ours should be what they decode.
+    # Readers decode with the book in float32, so values are matched to the rounded book.
     book = code_book(values, LEVELS).astype(np.float32).astype(np.float64)
     return {"codebook": book.tolist()}, nearest_entries(book, values).astype(np.uint8)
 
@@ -104,7 +104,7 @@ def _harmonics(scene: StoredScene, largest: int) -> tuple[dict[str, Any], Array,
 
 
 def _square(pixels: Array) -> Array:
-    """Returns pixels [N, D] as an image [H, W, D] with a few spare ones at the end."""
+    """Returns pixels [N, D] as an image [H, W, D] with a few spare pixels at the end."""
     width = 4 * math.ceil(math.sqrt(len(pixels)) / 4)
     height = 4 * math.ceil(len(pixels) / width / 4)
     image = np.zeros((height * width, pixels.shape[1]), np.uint8)

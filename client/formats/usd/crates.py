@@ -1,4 +1,4 @@
-"""Counts in binary USD files (crates), checked before OpenUSD takes memory for what they announce."""
+"""Checks the counts in binary USD files (crates) before OpenUSD allocates memory for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.formats.source import check_growth, malformed
 
 MAGIC = b"PXR-USDC"
 _MOST_SECTIONS = 64
-# Offsets at which sections have numbers of entries or bytes, uint64, and what each takes in memory at least.
+# Offsets in each section of its uint64 counts of entries or bytes, and the least memory that each counted item takes.
 _COUNTS = {
     b"TOKENS": ((0, 8), (8, 1)),
     b"STRINGS": ((0, 4),),
@@ -24,7 +24,7 @@ _COUNTS = {
 }
 _CRATES = (".usd", ".usdc")
 _ZIP_MAGIC = b"PK"
-# A member's header in a zip file: its fixed part, and where the lengths of name and padding are in it.
+# Size of the fixed part of a zip member's header, and the offset in it of the lengths of name and padding.
 _LOCAL_BYTES, _LOCAL_LENGTHS = 30, 26
 
 
@@ -62,11 +62,11 @@ class _Crate:
 
 
 def check_crates(path: Path, layer: Path) -> None:
-    """Checks the crate in a layer's file, or those in a package; text passes.
+    """Checks the crate in a layer's file, or the crates in a package; text passes.
 
     Args:
         path: the scene file, for the error.
-        layer: the file to check, that one or one that it refers to.
+        layer: the file to check: the scene file, or one that it refers to.
     """
     with open(layer, "rb") as file:
         start = file.read(len(MAGIC))

@@ -15,7 +15,7 @@ from lumigrad.client.formats.usd.crates import MAGIC, check_crates
 
 SUFFIXES = (".usd", ".usda", ".usdc", ".usdz")
 _MOST_LAYERS = 1000
-# The first one that usd-core has wheels for.
+# The oldest Python that usd-core has wheels for.
 _OLDEST_PYTHON = (3, 11)
 _MARKS = (b"#usda ", MAGIC)
 
@@ -54,7 +54,7 @@ def checked(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns what OpenUSD says first, without the places in its source: Error in F at line N in file S : 'TEXT'."""
+    """Returns OpenUSD's first message without the source location: Error in F at line N in file S : 'TEXT'."""
     try:
         first = str(error).strip().splitlines()[0]
         return first.partition(" : ")[2].strip().strip("'") or first

@@ -111,7 +111,7 @@ class _Prim:
         return malformed(self.path, f"{self.prim.GetPath()}: {description}")
 
     def decoded_bytes(self) -> int:
-        """Returns what the prim takes in memory, after checks of what would fetch values later."""
+        """Returns the prim's size in memory; refuses value clips, instancers and time-varying transforms."""
         geometry, above = pxr("UsdGeom", "reading USD files"), self.prim
         while above and not above.IsPseudoRoot():
             if above.HasAuthoredMetadata("clips"):

@@ -28,7 +28,7 @@ def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str = "
     Args:
         scene: the scene; its axes are kept, as trainers' exporters do.
         path: the file.
-        up_axis: what the stage says is up, "Y" or "Z"; it turns nothing.
+        up_axis: the up axis that the stage states, "Y" or "Z"; nothing is rotated.
     """
     if up_axis not in ("Y", "Z"):
         raise malformed(path, f'expected up_axis "Y" or "Z", got {up_axis!r}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from random import Random
@@ -209,11 +210,15 @@ def executed(function: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
+    # Finalizers of what earlier tests have left would count, too.
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 

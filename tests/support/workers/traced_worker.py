@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -44,5 +45,6 @@ class FileTrace:
 
 
 def begin() -> None:
-    """Trace the threads that this process starts."""
+    """Trace the threads that this process starts, without collections of garbage, whose finalizers would count."""
+    gc.disable()
     threading.setprofile(FileTrace().profile)

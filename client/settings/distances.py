@@ -23,13 +23,13 @@ class DistanceSettings(Settings):
     Attributes:
         semantics: "exact": true distances, conservative sweeps, true derivatives; "curobo": the costs of cuRobo 0.7,
             including its search radius, marching and gradients; "curobo_field": those of its compute_esdf.
-        activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
-        max_distance: the search radius around centres, metres; None: unlimited, in curobo 0.1.
-        sweep: also compute costs along the path to the time steps before and after, half of the way to each.
+        activation_distance: clearance of a sphere's surface below which the sphere has a cost, metres, >= 0.
+        max_distance: the search radius around centres, metres; None: unlimited in exact, 0.1 in curobo.
+        sweep: also compute costs along the path, halfway to the time steps before and after.
         samples: maximum number of samples on each half of a sweep; in exact a power of two up to 256; None: 32.
-        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+        speed_metric: multiply the costs of all time steps but the first and the last by the speed there, in m/s.
         time_step_s: time between time steps, seconds; needed with speed_metric.
-        reduction: "sum" or "max" of the costs of samples and obstacles.
+        reduction: "sum" or "max" over the costs of samples and obstacles.
         weight: factor on costs and their gradients.
     """
 

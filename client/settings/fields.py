@@ -1,4 +1,4 @@
-"""The fields of settings as keyword arguments of functions, for type checkers and editors."""
+"""Types the fields of settings as keyword arguments, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class _OfGaussians(TypedDict, total=False):
 
 
 class SphereFields(_OfSpheres, total=False):
-    """The fields of `SphereSettings` but for those that operators take as arrays; None: the default."""
+    """The fields of `SphereSettings` except those that operators take as arrays; None: the default."""
 
     semantics: Semantics | None
 
 
 class GaussianFields(_OfGaussians, total=False):
-    """The fields of `GaussianSettings` but for those that operators take as arrays; None: the default."""
+    """The fields of `GaussianSettings` except those that operators take as arrays; None: the default."""
 
     semantics: GaussianSemantics | None
 

@@ -26,14 +26,14 @@ Primitive = Literal["volume", "surfel"]
 
 @dataclass(frozen=True)
 class UnscentedTransform:
-    """The seven sigma points by which Gaussians are projected; the worker checks ranges.
+    """The parameters of the seven sigma points that project a Gaussian; the worker checks ranges.
 
     Attributes:
         alpha: spread: the points lie alpha sqrt(3 + kappa) standard deviations from the mean.
-        beta: added to the weight of the centre in the covariance, beside 1 - alpha^2.
-        kappa: see alpha.
-        margin: points are valid up to this fraction of the image's size outside the image.
-        require_all: show Gaussians only if all seven points are valid; otherwise one is enough.
+        beta: added to the weight of the centre in the covariance, together with 1 - alpha^2.
+        kappa: see `alpha`.
+        margin: points outside the image are valid up to this fraction of its size.
+        require_all: show a Gaussian only if all seven points are valid; otherwise one valid point is enough.
 
     Example:
         wide = UnscentedTransform(alpha=0.5, require_all=True)
@@ -63,16 +63,16 @@ class Transform(_Slice):
     """Places a slice of the Gaussians rigidly in the world: means, covariances and spherical harmonics turn with it.
 
     Attributes:
-        begin: the first Gaussian of the slice.
-        end: the one after its last; slices are disjoint.
-        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1. It may be made from a pose as of an
-            `Obstacle`: [7] x y z qw qx qy qz, or [3] x y z.
-        matrix_end: the same at the end of the exposure of sensors with a rolling shutter, while `matrix` is for its
-            start; None: the slice does not move. In between the translation is interpolated along a straight line, and
-            the rotation along the shorter arc.
+        begin: index of the slice's first Gaussian.
+        end: index after its last Gaussian; slices are disjoint.
+        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1. A pose as for an `Obstacle` is
+            converted: [7] x y z qw qx qy qz, or [3] x y z.
+        matrix_end: the matrix at the end of a rolling shutter's exposure, where `matrix` is for the start; None: the
+            slice does not move. In between, the translation is interpolated linearly, and the rotation along the
+            shorter arc.
 
     Raises:
-        InvalidArgument: `begin` is not below `end`, or a pose is none.
+        InvalidArgument: `begin` is not below `end`, or a pose is invalid.
 
     Example:
         moving = Transform(0, len(gaussians), np.eye(4), (0, 0, 0.3))
@@ -82,28 +82,28 @@ class Transform(_Slice):
     __slots__ = ()
 
     def __new__(cls, begin: int, end: int, matrix: Any, matrix_end: Any = None) -> Transform:
-        """Checks the slice and makes matrices of poses."""
+        """Checks the slice and converts poses to matrices."""
         return super().__new__(cls, *_checked_slice("", (begin, end, matrix, matrix_end)))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both place the same slice by the same numbers."""
+        """Whether both place the same slice with equal matrices."""
         if not isinstance(other, Transform):
             return NotImplemented
         return self[:2] == other[:2] and all(map(_equal_matrices, self[2:], other[2:]))
 
     def __ne__(self, other: object) -> bool:
-        """Whether they differ; tuples would compare matrices as they are."""
+        """Whether they differ; tuples would compare arrays, which have no truth value."""
         return not self == other
 
     def __hash__(self) -> int:
-        """Hash the slice alone, since matrices have no hash."""
+        """Hashes only the slice, since arrays have no hash."""
         return hash(self[:2])
 
 
 def _checked_slice(prefix: str, entry: Sequence[Any]) -> tuple[int, int, Any, Any]:
-    """The fields of a slice, with matrices; `prefix` is that of their names in errors.
+    """Returns the checked fields of a slice, with poses as matrices; `prefix` comes before field names in errors.
 
-    Tensors, which may have gradients, are left as they are.
+    Tensors, which may have gradients, are left unchanged.
     """
     begin, end = (whole_number(f"{prefix}{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
     if not begin < end:
@@ -122,19 +122,19 @@ def _equal_matrices(first: Any, second: Any) -> bool:
 
 
 def _slice_matrix(name: str, value: Any) -> Float64:
-    """[4, 4] of a matrix, which may have a scale, or of a pose."""
+    """Returns the matrix [4, 4] of a pose, or checks a matrix [4, 4], which may have a scale."""
     array = to_numpy(name, value)
     return affine_array(name, array) if array.shape == (4, 4) else matrix_of(name, array)
 
 
 @dataclass(frozen=True)
 class GaussianSettings(RenderSettings):
-    """The settings of a rendering of Gaussians. None means the worker's default, given here; the worker checks ranges.
+    """The settings of renderings of Gaussians. None means the worker's default, given here; the worker checks ranges.
 
     Attributes:
         semantics: "exact": gsplat's image formation with true derivatives; "gsplat": its own gradients; "inria_depth":
             Inria's image formation with the gradients of its depth fork; "inria_exact": with true derivatives.
-        sh_degree: degree of the spherical harmonics in use, at most the stored one; None: the stored one.
+        sh_degree: degree of spherical harmonics to use, at most the stored one; None: the stored one.
         antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         background: [D] channels, [C, D] for each camera, or one number for all; empty: 0.
         transforms: place slices of the Gaussians in the world, where they may move during an exposure.
@@ -144,29 +144,29 @@ class GaussianSettings(RenderSettings):
         far: largest depth shown, scene units; None: 1e10.
         radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
         alpha_min: contributions with a smaller alpha are skipped; None: 1/255.
-        alpha_max: larger alphas are clamped to it; None: 0.99.
-        transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
-        pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
+        alpha_max: larger alphas are clamped to this value; None: 0.99.
+        transmittance_min: blending of a pixel stops when its transmittance falls to this value; None: 1e-4.
+        pixel_center: coordinate of the centre of the first pixel, 0.5 or 0; None: 0.5, with Inria's cameras 0.
         scale_modifier: factor on all scales; None: 1.
-        projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
-            second for sensors. Rolling shutters and lidars have the second only.
-        unscented: places of the sigma points, for sensors alone, as all up to `tile_size`.
+        projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: "unscented" for
+            sensors, else "jacobian". Rolling shutters and lidars support only "unscented".
+        unscented: the sigma points. This and the following up to `tile_size` are for sensors only.
         depth_order: how Gaussians are sorted and depths measured, at the middle of the exposure: "z" or "distance"
             from the camera. None: "distance" with lidars, else "z".
-        tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
-            "gsplat", those of gsplat's tiles, which cut some.
+        tile_bounds: which pixels see a Gaussian: "conservative" (None): all in which its alpha reaches `alpha_min`;
+            "gsplat": those of gsplat's tiles, which cut off some.
         tile_size: edge of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080
-            pixels in width or height. Surfels are cut at such tiles, too.
-        response: where the alpha of a Gaussian comes from: "picture", its ellipse in the image; "ray", its largest
+            pixels in width or height. Surfels are also cut off at such tiles.
+        response: what determines the alpha of a Gaussian: "picture": its ellipse in the image; "ray": its largest
             response in space along the ray of each pixel. None: "ray" with lidars, else "picture".
-        primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
-            with OpenCV's pinholes without distortion.
-        max_error_px: of scenes with levels of detail, as are the next two: each page is drawn at its coarsest level
-            whose error is at most so many pixels; None: 1.
-        max_gaussians: how many Gaussians are drawn at most, for which all pages become coarser alike; None: as many as
-            the worker has room for.
-        wait: wait for pages that the worker has to read (None: true); False draws the coarser levels that it has in
-            memory, which `Frame.levels` tells, and has the pages read for later calls.
+        primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, intersected
+            with rays, for OpenCV's pinholes without distortion.
+        max_error_px: for scenes with levels of detail, like the next two: each page is drawn at its coarsest level with
+            an error of at most this many pixels; None: 1.
+        max_gaussians: the most Gaussians to draw; all pages become equally coarser to meet it. None: as many as the
+            worker has room for.
+        wait: wait until the worker has read missing pages (None: True). False: draw the coarser levels that are in
+            memory, as `Frame.levels` reports, and have the missing pages read for later calls.
 
     Example:
         sharp = GaussianSettings(antialiased=True, near=0.1)
@@ -226,7 +226,7 @@ class GaussianSettings(RenderSettings):
         vars(self)["is_open"] = type(self.background) is float
 
     def filled(self, cameras: Sequence[Camera], channels: int | None) -> GaussianSettings:
-        """The settings with what follows from a scene, of which the client may not know the channels, and cameras."""
+        """Returns the settings with defaults that depend on the cameras and the scene's channels (None: unknown)."""
         changes: dict[str, Any] = {}
         if type(self.background) is float:
             changes["background"] = all_channels(self.background, channels)

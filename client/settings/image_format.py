@@ -1,4 +1,4 @@
-"""Transfer formats of images, as callers give them and as protobuf messages."""
+"""Wire formats of images, as arguments and as protobuf messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIRE = values_of(ImageFormat, image_pb2.ImageFormat)
 
 
 def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
-    """The formats of `outputs` by their names, without float32, from one format for all of them or some by name."""
+    """Returns the formats of `outputs` by name, without float32, from one format for all or formats by name."""
     asked = tuple(outputs) or ("color",)
     if isinstance(value, str) and value in _WIRE:
         return {} if value == "float32" else dict.fromkeys(asked, cast(ImageFormat, value))
@@ -31,14 +31,14 @@ def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
 
 
 def jpeg_quality_of(value: Any, formats: ImageFormats) -> int:
-    """The quality of JPEG files."""
+    """Returns the checked quality of JPEG files."""
     if "jpeg" not in formats.values():
         raise InvalidArgument.of("jpeg_quality", 'belongs to image_format="jpeg"; leave it out')
     return whole_number("jpeg_quality", value, 1, 100)
 
 
 def format_messages(formats: ImageFormats, jpeg_quality: int) -> list[image_pb2.OutputFormat]:
-    """The protobuf messages that request output formats."""
+    """Returns the protobuf messages that request output formats."""
     messages: list[image_pb2.OutputFormat] = []
     for name, entry in formats.items():
         quality = jpeg_quality if entry == "jpeg" else 0

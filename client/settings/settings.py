@@ -1,4 +1,4 @@
-"""Common part of settings: names, checks, and copies that are kept."""
+"""The common base of settings: names, checks, and a cache of instances."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Settings:
     @classmethod
     @cache
     def names(cls) -> tuple[str, ...]:
-        """The names of the settings, in order."""
+        """Returns the names of the settings, in order."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
 
     def values(self) -> dict[str, Any]:
-        """The settings by their names."""
+        """Returns the settings by name."""
         own = vars(self)
         return {name: own[name] for name in self.names()}
 
@@ -49,9 +49,9 @@ class RenderSettings(Settings):
     """Settings of a rendering.
 
     Attributes:
-        scenes: what they draw, in words.
-        is_open: whether some values follow from the scene and its cameras; `filled` returns settings with them.
-        kept: parts of messages that follow from the settings, kept by whoever makes them.
+        scenes: the kind of scene, in words.
+        is_open: whether some defaults depend on the scene and its cameras; `filled` returns settings that have them.
+        kept: cache of parts of messages that follow from the settings.
     """
 
     scenes: ClassVar[str]
@@ -59,16 +59,16 @@ class RenderSettings(Settings):
 
     @cached_property
     def kept(self) -> dict[Any, Any]:
-        """An empty dictionary, which lives as long as the settings."""
+        """A cache, initially empty, that lives as long as the settings."""
         return {}
 
     @classmethod
     def from_fields(cls: type[K], settings: object, given: Mapping[str, Any]) -> K:
-        """The settings of a call, from its argument `settings` and the fields that it was given by name.
+        """Returns the settings of a call, from its argument `settings` and fields passed by name.
 
         Args:
             settings: settings of this kind, or None for the defaults.
-            given: fields in their place; those that are None count as not given.
+            given: fields that replace those of `settings`; None counts as not passed.
 
         Raises:
             InvalidArgument: the settings, or a field, belong to another kind of scene, or there is no such field.
@@ -94,7 +94,7 @@ class RenderSettings(Settings):
 
 
 def background_of(value: Any) -> float | tuple[float, ...]:
-    """A background as one number for all channels, or as a tuple: of the channels, or of those of each camera."""
+    """Converts a background to one number for all channels, or to a flat tuple of all channels, perhaps per camera."""
     if type(value) in (int, float):
         return float(np.float32(value))
     channels = to_numpy("background", () if value is None else value)
@@ -106,18 +106,18 @@ def background_of(value: Any) -> float | tuple[float, ...]:
 
 
 def all_channels(background: float, channels: int | None) -> tuple[float, ...]:
-    """A background that is one number, for each of the scene's channels."""
+    """Repeats a background that is one number for each of the scene's channels."""
     if channels is None:
         raise InvalidArgument.of("background", "expected one value per channel for a handle without its scene")
     return (background,) * channels
 
 
-# Types of values that do not change.
+# Types of immutable values.
 _CONSTANTS = frozenset((bool, int, float, str, type(None)))
 
 
 def made(kind: Callable[..., S], given: Mapping[str, Any]) -> S:
-    """Checks and makes settings, or returns those that were made of the same constants before."""
+    """Makes settings and checks them, or returns cached ones that were made from the same constants."""
     types = tuple(map(type, given.values()))
     if _CONSTANTS.issuperset(types) or all(map(_is_constant, given.values())):
         kept: S = _kept(kind, tuple(given.items()), types)
@@ -131,5 +131,5 @@ def _is_constant(value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _kept(kind: Callable[..., Any], given: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> Any:
-    # Equal values of other types may be wrong: 1 is no True.
+    # The types are part of the cache's key, because 1 == True but only one of them may be valid.
     return kind(**dict(given))

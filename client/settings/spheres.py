@@ -18,19 +18,20 @@ Semantics = Literal["exact", "compat"]
 
 @dataclass(frozen=True)
 class SphereSettings(RenderSettings):
-    """The settings of a rendering of spheres; the worker checks their ranges.
+    """The settings of renderings of spheres; the worker checks their ranges.
 
     Attributes:
         gamma: softness of the depth blending, in [1e-5, 1], relative to the depth range.
-        max_depth: far end of the depth range, scene units; None: just behind the scene, as the worker knows it if
-            the client does not.
-        min_depth: near end, scene units; spheres that begin before it are not shown. 0: just behind the film of
-            Pulsar cameras.
+        max_depth: far end of the depth range, scene units; None: just behind the scene; computed by the worker if the
+            client has no copy of the scene.
+        min_depth: near end of the depth range, scene units; spheres that begin before it are not shown. 0: just behind
+            the film of Pulsar cameras.
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
         background: [K] channels, or one number for all of them; empty: 1.
-        allowed_difference: share of a pixel's colour that stopping early may cost; None: 0 in exact, 0.01 in compat.
+        allowed_difference: share of a pixel's colour that may be lost by stopping early; None: 0 in exact, 0.01 in
+            compat.
         max_hits: maximum number of spheres blended per pixel; 0: no limit.
-        n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
+        n_track: number of spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
         deterministic: sum gradients in a fixed order on every device.
 
@@ -62,18 +63,18 @@ class SphereSettings(RenderSettings):
         vars(self)["is_open"] = self.max_depth is None or type(self.background) is float
 
     def filled(self, positions: Spheres | None, cameras: Sequence[Camera], channels: int | None) -> SphereSettings:
-        """The settings with what follows from a scene, of which the client may have no copy, and from its cameras."""
+        """Returns the settings with defaults that depend on cameras and scene; `positions` is None without a copy."""
         changes: dict[str, Any] = {}
         if type(self.background) is float:
             changes["background"] = all_channels(self.background, channels)
-        # The worker knows the scene of a handle that has no copy.
+        # For a handle without a copy of its scene, the worker computes it.
         if self.max_depth is None and positions is not None:
             changes["max_depth"] = _enclosing_depth(positions, cameras, self.min_depth)
         return made(SphereSettings, {**self.values(), **changes}) if changes else self
 
 
 def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: float) -> float:
-    """A depth behind the box around all spheres, seen from every camera; scene units."""
+    """Returns a depth that is behind the bounding box of all spheres for every camera; scene units."""
     smallest = 2.0 * max([min_depth, 1e-3, *(camera.model.focal_length for camera in cameras)])
     if not len(spheres):
         return smallest
@@ -85,5 +86,5 @@ def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: flo
 
 
 def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
-    """The distance to the farthest corner of a box. Avoids NumPy, which is slower for so few numbers."""
+    """Returns the distance to the farthest corner of a box. Avoids NumPy, which is slower for so few numbers."""
     return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))

@@ -1,4 +1,4 @@
-"""Affine maps of Gaussians: of their centres, shapes and spherical harmonics."""
+"""Applies affine maps to Gaussians: to their centres, shapes and spherical harmonics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.client.values.quaternions import harmonics, matrices, matrix_rows,
 
 # Relative difference of a matrix's scales that counts as rounding.
 _ROUNDING = 1e-6
-# Directions in which harmonics are compared to turn them; 25 would do, more are better conditioned.
+# Directions at which harmonics are sampled to rotate them; 25 would do, but more are better conditioned.
 _DIRECTIONS = 128
 # Entries xx xy xz yy yz zz of a symmetric matrix.
 _ROWS, _COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
@@ -25,7 +25,7 @@ _ROWS, _COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
 @dataclass(frozen=True)
 class Affine:
-    """A map M of points that does not mirror: x becomes linear x + offset.
+    """An affine map M of points that does not mirror: x becomes linear x + offset.
 
     Attributes:
         linear: [3, 3].
@@ -37,7 +37,7 @@ class Affine:
 
     @staticmethod
     def of(matrix: Float64, fail: Callable[[str], InvalidArgument]) -> Affine:
-        """Returns the map of a matrix [4, 4] or [3, 4] for column vectors; `fail` makes the error of one that is none.
+        """Returns the map of a matrix [4, 4] or [3, 4] for column vectors; `fail` makes the error for an invalid one.
 
         Raises:
             InvalidArgument: the matrix mirrors, flattens or is not finite.
@@ -79,8 +79,8 @@ class Affine:
     def harmonics(self, sh: Float32) -> Float32:
         """Returns coefficients [N, K, D] after the rotation in the map's polar decomposition.
 
-        The turned function in the direction d is the old one in R^-1 d; in enough directions, that is a system of
-        linear equations for the matrix that turns the coefficients.
+        The rotated function in direction d equals the original one in R^-1 d. For enough directions, this gives linear
+        equations for the matrix that rotates the coefficients.
         """
         rotation = self._factors[0]
         if sh.shape[1] == 1 or np.abs(rotation - np.eye(3)).max() < 1e-12:
@@ -134,7 +134,7 @@ def _basis(directions: Float64, degree: int) -> Float64:
 def _principal_axes(axes: Float64) -> tuple[Float64, Float64]:
     """Returns quaternions and scales of the covariances A A^T of matrices [N, 3, 3]."""
     finite = np.asarray(np.isfinite(axes).all(axis=(1, 2)))
-    # NumPy decomposes no array with NaN in it.
+    # NumPy's SVD raises for NaN.
     rotations, scales, _ = np.linalg.svd(np.where(finite[:, None, None], axes, 0.0))
     scales[~finite] = np.nan
     # The three axes must be a rotation; which way one of them points does not matter.

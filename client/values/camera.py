@@ -25,7 +25,7 @@ from lumigrad.client.values.camera_models import (
 from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, Lens, PinholeLens, SpinningLidar, Windshield
 from lumigrad.client.values.rotations import look_rotation, orbit_direction
 
-# The contract has 32 bits for it; a worker renders less.
+# The limit of the protocol; workers have lower limits.
 _LARGEST_SIZE = (1 << 31) - 1
 
 
@@ -33,7 +33,7 @@ _LARGEST_SIZE = (1 << 31) - 1
 class Camera:
     """A camera and the size of its image.
 
-    Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `sensor`, `pulsar` or `inria`.
+    Create one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `sensor`, `pulsar` or `inria`.
 
     Attributes:
         width: image width in pixels.
@@ -60,17 +60,17 @@ class Camera:
 
     @property
     def position(self) -> Float64:
-        """[3] in the world, scene units; of a rolling shutter the mean of both ends."""
+        """The position [3] in the world, scene units; with a rolling shutter the mean of start and end."""
         return self.model.eye
 
     @property
     def view_matrix(self) -> Float64:
-        """[4, 4] world to camera, scene units, for column vectors: x right, y down, z forward.
+        """The matrix [4, 4] world to camera, scene units, for column vectors: x right, y down, z forward.
 
-        Of a rolling shutter when the first row or column is exposed.
+        With a rolling shutter, the pose when the first row or column is exposed.
 
         Raises:
-            InvalidArgument: of a camera of Pulsar's, which has other axes.
+            InvalidArgument: this is a Pulsar camera, which has other axes.
         """
         model = self.model
         if isinstance(model, InriaModel):
@@ -83,10 +83,10 @@ class Camera:
 
     @property
     def K(self) -> Float64:
-        """[3, 3] the intrinsics fx 0 cx, 0 fy cy, 0 0 1, pixels; the centre of the first pixel is at 0.5.
+        """The intrinsics [3, 3] fx 0 cx, 0 fy cy, 0 0 1, pixels; the centre of the first pixel is at 0.5.
 
         Raises:
-            InvalidArgument: of a camera of Pulsar's, an f-theta lens and a lidar, which have none.
+            InvalidArgument: this is a Pulsar camera, an f-theta lens or a lidar, which have no such matrix.
         """
         model = self.model
         lens = model.lens if isinstance(model, SensorModel) else model
@@ -100,10 +100,10 @@ class Camera:
 
     @property
     def paraxial_focal_lengths(self) -> tuple[float, float]:
-        """Pixels per unit of angle in x and y, on the axis; of an orthographic camera, per scene unit.
+        """Pixels per radian in x and y, on the optical axis; for an orthographic camera, pixels per scene unit.
 
         Raises:
-            InvalidArgument: of a camera of Pulsar's and a lidar, which have none.
+            InvalidArgument: this is a Pulsar camera or a lidar, which have none.
         """
         lens = self.model.lens if isinstance(self.model, SensorModel) else None
         if isinstance(lens, FThetaLens):
@@ -122,7 +122,7 @@ class Camera:
         right_handed: bool = False,
         first_r_then_t: bool = False,
     ) -> Camera:
-        """Pulsar's camera from its parameter vector, see `PulsarModel`.
+        """Returns Pulsar's camera from its parameter vector, see `PulsarModel`.
 
         Args:
             parameters: [8 | 10 | 11 | 13] position, rotation, focal length, sensor width, offset.
@@ -133,7 +133,7 @@ class Camera:
             first_r_then_t: the eye is at rotation * position.
 
         Raises:
-            InvalidArgument: another number of parameters, or an argument that is wrong.
+            InvalidArgument: there is a wrong number of parameters, or another argument is wrong.
 
         Example:
             camera = Camera.pulsar([0, 0, -4, 0, 0, 0, 5, 2], 64, 64)
@@ -154,20 +154,20 @@ class Camera:
         model: Projection = "pinhole",
         distortion: Any = (),
     ) -> Camera:
-        """OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`.
+        """Returns OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`.
 
         Args:
             fx: focal length in x, pixels.
             fy: focal length in y, pixels.
             cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
             cy: principal point in y, pixels.
-            rotation: [3, 3] world to camera. Gaussians take any matrix, and one that scales or mirrors does so in the
-                picture; spheres need a rotation.
+            rotation: [3, 3] world to camera. Gaussians accept any matrix, also one that scales or mirrors the picture;
+                spheres need a rotation.
             translation: [3] world to camera, scene units.
             width: picture width in pixels.
             height: picture height in pixels.
             model: "pinhole", "orthographic" or "fisheye".
-            distortion: of a pinhole, in OpenCV's order.
+            distortion: coefficients of a pinhole, in OpenCV's order, see `OpenCVModel`.
 
         Raises:
             InvalidArgument: an argument is wrong.
@@ -188,7 +188,7 @@ class Camera:
         model: Projection = "pinhole",
         distortion: Any = (),
     ) -> Camera:
-        """OpenCV's camera from its matrices.
+        """Returns OpenCV's camera from its matrices.
 
         Args:
             view_matrix: [4, 4] world to camera, for column vectors; the last row is 0 0 0 1. Its rotation may scale or
@@ -197,10 +197,10 @@ class Camera:
             width: picture width in pixels.
             height: picture height in pixels.
             model: "pinhole", "orthographic" or "fisheye".
-            distortion: of a pinhole, OpenCV's order, see `OpenCVModel`.
+            distortion: coefficients of a pinhole, in OpenCV's order, see `OpenCVModel`.
 
         Raises:
-            InvalidArgument: a matrix of another shape, with another last row, or with skew.
+            InvalidArgument: a matrix has the wrong shape, the wrong last row, or skew.
 
         Example:
             same = Camera.from_view_matrix(camera.view_matrix, camera.K, camera.width, camera.height)
@@ -229,7 +229,7 @@ class Camera:
         windshield: Windshield | None = None,
         rays: Any = None,
     ) -> Camera:
-        """A real camera from its lens and its world-to-camera poses, see `SensorModel`; for Gaussians.
+        """Returns a sensor from its lens and its world-to-camera poses, see `SensorModel`; for Gaussians only.
 
         Args:
             lens: the lens, or a lidar.
@@ -238,11 +238,11 @@ class Camera:
             width: picture width in pixels.
             height: picture height in pixels.
             shutter: "global", or the order in which rows or columns are exposed.
-            end_rotation: [3, 3] when the last one is exposed, with a rolling shutter.
-            end_translation: [3] likewise.
+            end_rotation: [3, 3] world to camera, when the last row or column is exposed, with a rolling shutter.
+            end_translation: [3] world to camera at that time, scene units.
             row_time: "continuous" or "staircase".
             windshield: glass in front of the lens.
-            rays: [H, W, 6] origins and directions in place of those of the lens, world frame.
+            rays: [H, W, 6] origins and directions that replace the rays of the lens, world frame.
 
         Raises:
             InvalidArgument: an argument is wrong.
@@ -265,14 +265,14 @@ class Camera:
         width: int,
         height: int,
     ) -> Camera:
-        """The camera of diff-gaussian-rasterization, see `InriaModel`; usually with an Inria semantics.
+        """Returns the camera of diff-gaussian-rasterization, see `InriaModel`; usually used with an Inria semantics.
 
         Args:
             view_matrix: [4, 4] world to camera, for row vectors.
             full_projection: [4, 4] world to normalised device coordinates, for row vectors.
-            position: [3] of the camera in the world, scene units.
+            position: [3] the camera's position in the world, scene units.
             tan_fov_x: tangent of half the horizontal field of view.
-            tan_fov_y: tangent of half the vertical one.
+            tan_fov_y: tangent of half the vertical field of view.
             width: picture width in pixels.
             height: picture height in pixels.
 
@@ -297,12 +297,12 @@ class Camera:
         width: int = 512,
         height: int = 512,
     ) -> Camera:
-        """A pinhole at `eye` with `target` in the middle of the image.
+        """Returns a pinhole camera at `eye` with `target` in the middle of the image.
 
         Args:
             eye: [3] position, world frame, scene units.
             target: [3] the point looked at.
-            up: [3] world direction that points up in the image. Scenes fitted to photographs have y down: pass
+            up: [3] world direction that points up in the image. In scenes fitted to photographs y points down: pass
                 (0, -1, 0), the commands' default for Gaussians.
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
@@ -336,14 +336,14 @@ class Camera:
         width: int = 512,
         height: int = 512,
     ) -> Camera:
-        """A pinhole on a sphere around `center`, looking at it.
+        """Returns a pinhole camera on a sphere around `center`, looking at it.
 
         Args:
             center: [3] the point looked at, world frame.
-            distance: from the point, scene units.
-            azimuth_degrees: turns around `up`, counter-clockwise seen from above; 0 is the axis that follows `up` in
-                the order x, y, z, x, so +z if y is up.
-            elevation_degrees: above the horizon, in (-90, 90).
+            distance: distance from `center`, scene units.
+            azimuth_degrees: angle around `up`, counter-clockwise seen from above; 0 is the axis after `up` in the order
+                x, y, z, x, so +z if y is up.
+            elevation_degrees: angle above the horizon, in (-90, 90).
             up: [3] world direction that points up; see `look_at`.
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.

@@ -1,4 +1,4 @@
-"""Lens models of cameras, with their poses."""
+"""Camera models: a projection and a pose each."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ class PulsarModel:
 
     @property
     def focal_length(self) -> float:
-        """Scene units."""
+        """The focal length, scene units."""
         return float(self.parameters[9 if self._six_d else 6])
 
     @property
     def rotation(self) -> Float64:
-        """[3, 3] the matrix of the rotation parameters."""
+        """The rotation matrix [3, 3] of the parameters."""
         values = self.parameters[3 : 9 if self._six_d else 6].astype(np.float64)
         return six_d_rotation(values) if self._six_d else axis_angle_rotation(values)
 
     @property
     def eye(self) -> Float64:
-        """[3] the camera's position in the world, scene units."""
+        """The camera's position [3] in the world, scene units."""
         position = self.parameters[:3].astype(np.float64)
         return self.rotation @ position if self.first_r_then_t else position
 
@@ -93,13 +93,13 @@ class OpenCVModel:
 
     Attributes:
         fx: focal length in x, pixels; pixels per scene unit if orthographic.
-        fy: focal length in y, likewise.
+        fy: focal length in y, in the unit of `fx`.
         cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
         cy: principal point in y, pixels.
-        rotation: [3, 3] world to camera. Gaussians take any matrix, spheres a rotation.
+        rotation: [3, 3] world to camera. Gaussians accept any matrix, spheres only rotations.
         translation: [3] world to camera, scene units.
-        projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres support the pinhole only.
-        distortion: of a pinhole: none, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres support none.
+        projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres support only "pinhole".
+        distortion: for a pinhole: empty, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres support none.
     """
 
     fx: float
@@ -110,7 +110,7 @@ class OpenCVModel:
     translation: Float64
     projection: Projection = "pinhole"
     distortion: tuple[float, ...] = ()
-    # A pinhole has no film in front of the eye that would hide closer objects.
+    # Unlike Pulsar's camera, a pinhole has no film in front of the eye that hides closer objects.
     focal_length: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class OpenCVModel:
 
     @cached_property
     def eye(self) -> Float64:
-        """[3] the camera's position in the world, scene units."""
+        """The camera's position [3] in the world, scene units."""
         return np.asarray(-self.rotation.T @ self.translation)
 
 
@@ -161,7 +161,7 @@ class InriaModel:
         full_projection: [4, 4] world to normalised device coordinates.
         eye: [3] the camera's position in the world, scene units.
         tan_fov_x: tangent of half the horizontal field of view.
-        tan_fov_y: tangent of half the vertical one.
+        tan_fov_y: tangent of half the vertical field of view.
     """
 
     view_matrix: Float64
@@ -182,22 +182,22 @@ class InriaModel:
 
 @dataclass(frozen=True, eq=False)
 class SensorModel:
-    """A real camera, for Gaussians only, which it shows by sigma points: x right, y down, z forward.
+    """A real camera or a lidar (`SpinningLidar`), for Gaussians only, which are projected by sigma points.
 
-    Or a lidar: see `SpinningLidar`.
+    Axes of a camera: x right, y down, z forward.
 
     Attributes:
-        lens: the lens.
+        lens: the lens, or the lidar.
         rotation: [3, 3] world to camera when the first row or column is exposed; a rotation.
-        translation: [3] world to camera, scene units.
-        shutter: "global", or in which order the rows or columns are exposed.
-        end_rotation: [3, 3] world to camera when the last one is exposed; None with a global shutter.
-        end_translation: [3].
-        row_time: when a point is exposed that is seen at some pixel: "continuous", a smooth function of the pixel;
-            "staircase", when the whole row or column is, as in gsplat.
-        windshield: glass in front of the lens; not of an orthographic one or a lidar.
-        rays: [H, W, 6] for `response="ray"`: for each pixel the origin and the direction, of any length but 0, world
-            frame, in place of those of lens and pose, which still decide what is visible.
+        translation: [3] world to camera at that time, scene units.
+        shutter: "global", or the order in which rows or columns are exposed.
+        end_rotation: [3, 3] world to camera when the last row or column is exposed; None with a global shutter.
+        end_translation: [3] world to camera at that time, scene units; None with a global shutter.
+        row_time: the exposure time of a point seen at a pixel: "continuous": a smooth function of the pixel;
+            "staircase": that of the whole row or column, as in gsplat.
+        windshield: glass in front of the lens; not with an orthographic lens or a lidar.
+        rays: [H, W, 6] for `response="ray"`: origin and direction, of any nonzero length, for each pixel, world frame.
+            They replace the rays of lens and pose, which still determine what is visible.
     """
 
     lens: Lens
@@ -234,7 +234,7 @@ class SensorModel:
 
     @property
     def eye(self) -> Float64:
-        """[3] the camera's position in the world, scene units; the mean of both ends with a rolling shutter."""
+        """The camera's position [3] in the world, scene units; with a rolling shutter the mean of start and end."""
         start = -self.rotation.T @ self.translation
         if self.end_rotation is None or self.end_translation is None:
             return np.asarray(start)

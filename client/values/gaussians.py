@@ -1,4 +1,4 @@
-"""Gaussians as a value: one scene, or several of equal size. Their file formats are in `formats`."""
+"""Gaussians as a value: one scene, or several of equal size. File formats are in `formats`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.client.base.precision import lost_by, median_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.affine import Affine
 
-# Coefficients per channel of the degrees 0 to 4.
+# Spherical harmonics coefficients per channel for degrees 0 to 4.
 SH_COEFFICIENTS = (1, 4, 9, 16, 25)
 
 
@@ -25,18 +25,18 @@ SH_COEFFICIENTS = (1, 4, 9, 16, 25)
 class Gaussians(Tensors):
     """N Gaussians in the world frame. Anything array-like is accepted and kept as read-only float32.
 
-    A leading axis S on every array makes them S scenes of N Gaussians each; a rendering then takes S * C cameras, the
-    first scene's first. Contiguous float32 arrays are not copied, so do not change them afterwards.
+    A leading axis S on every array means S scenes of N Gaussians each; a rendering then takes S * C cameras, beginning
+    with those of the first scene. Contiguous float32 arrays are not copied, so do not change them afterwards.
 
     Attributes:
         means: [N, 3] or [S, N, 3] centres, scene units.
-        quats: [.., N, 4] rotations (w, x, y, z), of any length (0: no rotation); None with covariances.
-        scales: [.., N, 3] standard deviations along the turned axes, scene units, >= 0; of surfels [.., N, 2], which
-            become three with 0; None with covariances.
+        quats: [.., N, 4] rotations (w, x, y, z), of any length (0: no rotation); None with `covariances`.
+        scales: [.., N, 3] standard deviations along the rotated axes, scene units, >= 0; or [.., N, 2] for surfels,
+            which get a third scale of 0; None with `covariances`.
         opacities: [.., N] in [0, 1].
-        sh: [.., N, K, D] coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25, of D channels; None with colors.
-        colors: [.., N, D] channels, instead of sh; or for each camera [C, N, D], with S scenes [S, C, N, D].
-        covariances: [.., N, 6] instead of quats and scales: xx xy xz yy yz zz, scene units squared.
+        sh: [.., N, K, D] spherical harmonics coefficients, K = 1, 4, 9, 16 or 25, of D channels; None with `colors`.
+        colors: [.., N, D] channels, instead of `sh`; or per camera [C, N, D], with S scenes [S, C, N, D].
+        covariances: [.., N, 6] instead of `quats` and `scales`: xx xy xz yy yz zz, scene units squared.
 
     Example:
         one = Gaussians([[0, 0, 0]], [[1, 0, 0, 0]], [[0.1, 0.1, 0.1]], opacities=[0.9], colors=[[1, 0, 0]])
@@ -79,7 +79,7 @@ class Gaussians(Tensors):
         warn_of("means", lost_by(places, 0.0 if self.scales is None else median_of(self.scales)))
 
     def __len__(self) -> int:
-        """The number of Gaussians, of all scenes together."""
+        """The number of Gaussians of all scenes together."""
         return int(self.opacities.size)
 
     def __repr__(self) -> str:
@@ -90,12 +90,12 @@ class Gaussians(Tensors):
 
     @property
     def scenes(self) -> int | None:
-        """S; None without a leading axis."""
+        """S, the number of scenes; None without a leading axis."""
         return self.means.shape[0] if self.means.ndim == 3 else None
 
     @property
     def is_flat(self) -> bool:
-        """Whether all third scales are 0, as those of surfels are; false if there are no Gaussians."""
+        """Whether all third scales are 0, as for surfels; false if there are no Gaussians."""
         return self.scales is not None and len(self) > 0 and not self.scales[..., 2].any()
 
     @cached_property
@@ -107,17 +107,17 @@ class Gaussians(Tensors):
 
     @property
     def sh_degree(self) -> int | None:
-        """The degree of the stored spherical harmonics; None with colors."""
+        """The degree of the stored spherical harmonics; None with `colors`."""
         return None if self.sh is None else SH_COEFFICIENTS.index(self.sh.shape[-2])
 
     def __getitem__(self, rows: Any) -> Gaussians:
-        """Some of one scene's Gaussians.
+        """Returns some of the Gaussians of a single scene.
 
         Args:
-            rows: a slice, a mask [N], or the numbers [M] of those wanted, in any order.
+            rows: a slice, a mask [N], or indices [M] in any order.
 
         Raises:
-            InvalidArgument: this is not one scene, or there are no such rows.
+            InvalidArgument: this is not a single scene, or there are no such rows.
 
         Example:
             opaque = gaussians[gaussians.opacities > 0.5]
@@ -125,7 +125,7 @@ class Gaussians(Tensors):
         self._check_is_one("rows")
         wanted = rows if isinstance(rows, slice) else to_numpy("rows", rows)
         if not isinstance(wanted, slice) and wanted.shape == (0,):
-            # NumPy takes the numbers of an empty list for floats.
+            # NumPy makes an empty list an array of floats.
             wanted = wanted.astype(np.int64)
         try:
             is_list = np.arange(len(self))[wanted].ndim == 1
@@ -137,10 +137,10 @@ class Gaussians(Tensors):
 
     @staticmethod
     def concatenate(scenes: Sequence[Gaussians]) -> Gaussians:
-        """The Gaussians of several scenes, one after the other, with harmonics of the highest degree among them.
+        """Concatenates the Gaussians of several scenes, with spherical harmonics of the highest degree among them.
 
         Args:
-            scenes: at least one, all with scales or all with covariances, and all with sh or all with colors.
+            scenes: at least one; all with scales or all with covariances, and all with sh or all with colors.
 
         Raises:
             InvalidArgument: the scenes do not have the same kinds of arrays.
@@ -162,15 +162,15 @@ class Gaussians(Tensors):
         return Gaussians(**{name: np.concatenate([scene.tensors[name] for scene in whole]) for name in kinds[0]})
 
     def transformed(self, matrix: Any) -> Gaussians:
-        """The scene under an affine map of the world M: means M x, covariances M C M^T.
+        """Applies an affine map M of the world to the scene: means M x, covariances M C M^T.
 
-        Spherical harmonics turn with the rotation in the polar decomposition of M.
+        Spherical harmonics are rotated by the rotation in the polar decomposition of M.
 
         Args:
-            matrix: [4, 4] or [3, 4], for column vectors; a rotation with a scale, or any map that does not mirror.
+            matrix: [4, 4] or [3, 4], for column vectors; any affine map that does not mirror.
 
         Raises:
-            InvalidArgument: the matrix mirrors, flattens or is not finite, or this is not one scene.
+            InvalidArgument: the matrix mirrors, flattens or is not finite, or this is not a single scene.
 
         Example:
             upright = gaussians.transformed(np.diag([1.0, -1.0, -1.0, 1.0]))
@@ -194,13 +194,13 @@ class Gaussians(Tensors):
         return Gaussians(**arrays)
 
     def with_sh_degree(self, degree: int) -> Gaussians:
-        """The scene with harmonics of one degree; higher ones are cut, missing ones are 0.
+        """Returns the scene with spherical harmonics of another degree, cut off or padded with 0.
 
         Args:
             degree: 0 to 4.
 
         Raises:
-            InvalidArgument: another degree, or a scene with colors.
+            InvalidArgument: the degree is out of range, or the scene has `colors`.
 
         Example:
             matte = Gaussians.load("sample:vase").with_sh_degree(0)
@@ -212,14 +212,14 @@ class Gaussians(Tensors):
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Gaussians:
-        """Reads a file of any supported format, see `lumigrad.client.formats`; scales and opacities are activated.
+        """Reads a file of any supported format, see `lumigrad.client.formats`; activates scales and opacities.
 
         Args:
             path: the file, or "sample:vase".
 
         Raises:
-            InvalidArgument: another kind of file, or a damaged one; names the file and the invalid place.
-            MissingPackage: the format needs a package that is not installed; names the extra that brings it.
+            InvalidArgument: the file is damaged or of another kind; the text names the file and the invalid part.
+            MissingPackage: the format needs a package that is not installed; the text names the extra that has it.
 
         Example:
             gaussians = Gaussians.load("sample:vase")
@@ -235,7 +235,7 @@ class Gaussians(Tensors):
             path: the file.
 
         Raises:
-            InvalidArgument: another suffix, or Gaussians that the format cannot hold.
+            InvalidArgument: the suffix is unknown, or the format cannot hold these Gaussians.
 
         Example:
             gaussians.save(folder / "scene.ply")
@@ -273,12 +273,12 @@ class Gaussians(Tensors):
 
 
 def _index(name: str, array: Float32, rows: Any) -> Any:
-    """The index of Gaussians in an array; only colours for each camera have an axis before theirs."""
+    """Returns the index of Gaussians in an array; only colours per camera have an axis before that of Gaussians."""
     return (slice(None), rows) if name == "colors" and array.ndim == 3 else rows
 
 
 def sh_of_degree(sh: Float32, degree: int) -> Float32:
-    """Coefficients [.., K, D] of one degree; higher ones are cut, missing ones are 0."""
+    """Returns coefficients [.., K, D] of another degree, cut off or padded with 0."""
     wanted = SH_COEFFICIENTS[degree]
     found = np.zeros((*sh.shape[:-2], wanted, sh.shape[-1]), np.float32)
     kept = min(wanted, sh.shape[-2])
@@ -297,7 +297,7 @@ def _check_alternatives(quats: Any, scales: Any, covariances: Any, sh: Any, colo
 
 
 def _three(scales: Any) -> Any:
-    """[.., N, 3] from [.., N, 2], the third 0; other values unchanged."""
+    """Pads scales [.., N, 2] with 0 to [.., N, 3]; returns other values unchanged."""
     if scales is None or not 2 <= (array := to_numpy("scales", scales)).ndim <= 3 or array.shape[-1] != 2:
         return scales
     return np.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, 1),))
@@ -308,7 +308,7 @@ def _optional(name: str, value: Any, shape: Sequence[int | str]) -> Float32 | No
 
 
 def _colors(value: Any, leading: tuple[int, ...]) -> Float32:
-    """[.., N, D], or with an axis of cameras before N."""
+    """Returns colours as float32 [.., N, D], or with an axis of cameras before N."""
     colors = to_numpy("colors", value)
     warn_of_bytes("colors", colors)
     cameras = ("C",) if colors.ndim == len(leading) + 2 else ()

@@ -1,4 +1,4 @@
-"""Handles, by which a client refers to stored scenes."""
+"""Handles, which refer to stored scenes."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class SceneHandle:
         scene_id: the scene's id on the worker.
         version: 1 after put; each update increments it.
         content_hash: SHA-256 of the content as put; empty after an update.
-        kind: "spheres", "gaussians", "mesh", "world", "levels", which are Gaussians with levels of detail, or "target",
-            which is a target image; the words of the contract.
-        count: number of spheres, Gaussians (of a batch: of all its scenes; of levels: of the finest), triangles,
-            obstacles or pixels.
-        nbytes: memory on the worker, bytes; of a mesh with its search structure, of a world without its meshes, of
-            levels without their pages.
-        scene: the client's copy of the scene, if it keeps one; used to store the scene again if a worker has lost it.
+        kind: "spheres", "gaussians", "mesh", "world", "levels" (Gaussians with levels of detail) or "target" (a target
+            image), as in the protocol.
+        count: number of spheres, Gaussians (of all scenes together; with levels of detail: in the finest level),
+            triangles, obstacles or pixels.
+        nbytes: memory on the worker, bytes; for a mesh including its search structure, for a world without its meshes,
+            for levels of detail without their pages.
+        scene: the client's copy of the scene, or None; used to store the scene again if a worker has lost it.
         report: the worker's report on a mesh; None for other kinds.
         affinity: the routing key of calls for this scene, see `affinity_key`; empty: `scene_id`.
         address: the address of the worker that returned this handle.
         replicas: the number of workers that share the calls for this scene.
-        content: checksums of the arrays of `scene` when they were stored; a changed array is not stored again under
-            this id.
-        name: the name of a scene that the worker reads from files itself; empty for others. Without a `scene_id` the
-            handle refers to the scene as its files have it.
+        content: checksums of the arrays of `scene` when it was stored; a scene whose arrays have changed since is not
+            stored again for this handle.
+        name: the name of a scene that the worker reads from files; otherwise empty. Without a `scene_id` the handle
+            means the current content of the files.
     """
 
     scene_id: str
@@ -92,21 +92,21 @@ class SceneHandle:
 
 
 def check_is_sent(field: str, scene: object) -> None:
-    """Raises InvalidArgument for a scene that a worker reads from files: calls draw it as it is there."""
+    """Raises InvalidArgument for a handle of a scene that the worker reads from files."""
     if isinstance(scene, SceneHandle) and not scene.scene_id:
         text = f"expected a scene that was sent, got {scene.name[:_SHOWN]}, which the worker reads itself"
         raise InvalidArgument.of(field, f"{text}; put what Gaussians.load returns")
 
 
 def kind_in_words(kind: str) -> str:
-    """A kind of scene as errors name it, with its article; the contract's "target" is a target image."""
+    """Returns a kind of scene in the words of errors, with an article; the protocol's "target" is a target image."""
     return {"target": "a target image", "mesh": "a mesh", "world": "a world", "levels": "levels of Gaussians"}.get(
         kind, kind
     )
 
 
 def scene_facts(scene: object) -> dict[str, str | int]:
-    """Attributes of a trace span for a scene: its engine, and its id if it is stored; empty for other objects."""
+    """Returns the attributes of a trace span for a scene: its engine, and its id if stored; empty for other objects."""
     kind = scene.kind if isinstance(scene, SceneHandle) else type(scene).__name__.lower()
     engine: dict[str, str | int] = {"engine": _ENGINES[kind]} if kind in _ENGINES else {}
     return {**engine, "scene_id": scene.scene_id} if isinstance(scene, SceneHandle) else engine

@@ -1,7 +1,7 @@
-"""Lenses of sensors: real cameras, which show Gaussians through sigma points.
+"""Lenses of sensors, which are real cameras that project Gaussians by sigma points.
 
-The centre of the first pixel is at (0.5, 0.5); a calibration that counts it as 0 has a principal point that is smaller
-by 0.5. The worker checks up to where a lens can be inverted.
+The centre of the first pixel is at (0.5, 0.5); if a calibration has it at 0, add 0.5 to its principal point. The worker
+determines how far from the axis a lens can be inverted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WINDSHIELD_LENGTHS = (1, 3, 6, 10, 15, 21)
 
 @dataclass(frozen=True, kw_only=True)
 class PinholeLens:
-    """OpenCV's rational model; without coefficients the perfect pinhole.
+    """OpenCV's rational model; without coefficients, a perfect pinhole.
 
     Attributes:
         fx, fy: focal lengths, pixels.
@@ -41,8 +41,8 @@ class PinholeLens:
         radial: up to six of k1 to k6.
         tangential: p1 p2, or none.
         thin_prism: s1 s2 s3 s4, or none.
-        domain: "monotone": points are visible up to where the distortion stops rising; "gsplat": those with a radial
-            factor above 0.8.
+        domain: "monotone": points are visible up to where the distortion stops rising; "gsplat": points with a radial
+            factor above 0.8 are visible.
 
     Example:
         lens = PinholeLens(fx=900.0, fy=900.0, cx=640.0, cy=360.0, radial=(-0.28, 0.07))
@@ -64,7 +64,7 @@ class PinholeLens:
 
 @dataclass(frozen=True, kw_only=True)
 class OrthographicLens:
-    """Parallel rays.
+    """An orthographic lens, whose rays are parallel.
 
     Attributes:
         fx, fy: pixels per scene unit.
@@ -93,9 +93,9 @@ class FisheyeLens:
         cx, cy: principal point, pixels.
         radial: up to four of k1 to k4.
         max_angle: the largest visible angle from the axis, radians; None: as far as the polynomial rises.
-        behind: True: what lies more than 90 degrees from the axis is visible too, with `depth_order="distance"`; else z
-            must be above 0.
-        domain: "monotone", or "gsplat", which also ends at the corners' distance over f.
+        behind: True: with `depth_order="distance"`, points more than 90 degrees from the axis are visible too; False:
+            only points with z > 0 are visible.
+        domain: "monotone", or "gsplat", which also ends at the angle (corner's distance) / f.
 
     Example:
         lens = FisheyeLens(fx=380.0, fy=380.0, cx=640.0, cy=640.0, radial=(0.01, -0.002), max_angle=1.7, behind=True)
@@ -123,10 +123,10 @@ class FThetaLens:
     Attributes:
         cx, cy: principal point, pixels.
         max_angle: the largest visible angle from the axis, radians, up to pi.
-        reference: which polynomial defines the lens; the other one is a first guess.
-        angle_to_pixel_distance: up to six coefficients, of the powers 0, 1, .. of the angle.
-        pixel_distance_to_angle: up to six coefficients, of the powers 0, 1, .. of the distance.
-        linear: c d e of the map [[c, d], [e, 1]] of the image.
+        reference: the polynomial that defines the lens; the other one is only an initial guess.
+        angle_to_pixel_distance: up to six coefficients, for powers 0, 1, .. of the angle.
+        pixel_distance_to_angle: up to six coefficients, for powers 0, 1, .. of the distance.
+        linear: c d e of the linear map [[c, d], [e, 1]] of the image.
         domain: "monotone" or "gsplat".
 
     Example:
@@ -150,13 +150,13 @@ class FThetaLens:
 
 @dataclass(frozen=True, kw_only=True)
 class Windshield:
-    """Glass in front of a lens: the angles asin x and asin y of a ray become polynomials of both.
+    """Glass in front of a lens, which maps each of a ray's angles asin x and asin y to a polynomial in both.
 
     Attributes:
         horizontal, vertical: coefficients c of sum_j y^j sum_(i <= order - j) c x^i, grouped by j: c_00 c_10 .. c_n0,
-            c_01 ..; 1, 3, 6, 10, 15 or 21 of them for the orders 0 to 5.
-        horizontal_inverse, vertical_inverse: the same on the way back, from behind the glass to the front; needed with
-            `response="ray"` unless rays are given.
+            c_01 ..; 1, 3, 6, 10, 15 or 21 of them for orders 0 to 5.
+        horizontal_inverse, vertical_inverse: coefficients of the inverse map, from behind the glass to its front;
+            needed with `response="ray"` unless rays are given.
 
     Example:
         glass = Windshield(horizontal=(0.0, 1.01, 0.0), vertical=(0.0, 0.0, 0.99))  # 1.01 x and 0.99 y
@@ -176,17 +176,17 @@ class Windshield:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpinningLidar:
-    """A lidar that spins about z: x is forward, y to the left and z up. Angles in radians.
+    """A lidar that spins about z: x is forward, y to the left and z up. Angles are in radians.
 
-    The return of row i and column j comes from the direction (cos a cos e, sin a cos e, sin e), with e the elevation of
-    the row and a the azimuth of the column plus the row's offset.
+    Row i and column j look in the direction (cos a cos e, sin a cos e, sin e), where e is the row's elevation and a is
+    the column's azimuth plus the row's offset.
 
     Attributes:
-        row_elevations: [H] from the highest to the lowest, at most 4096.
-        column_azimuths: [W] in the order in which they are scanned, at most 65536; one turn at most. They may jump by
-            whole turns.
-        row_azimuth_offsets: [H]; None: 0.
-        direction: seen from above.
+        row_elevations: [H] elevations from the highest to the lowest row, H <= 4096.
+        column_azimuths: [W] azimuths in the order of scanning, W <= 65536; at most one turn in total, with jumps by
+            whole turns allowed.
+        row_azimuth_offsets: [H] offsets; None: 0.
+        direction: the direction of spinning, seen from above.
 
     Example:
         lidar = SpinningLidar(row_elevations=np.linspace(0.2, -0.4, 16), column_azimuths=np.linspace(-3.1, 3.1, 90))
@@ -210,14 +210,14 @@ class SpinningLidar:
 
     @staticmethod
     def device(name: str) -> SpinningLidar:
-        """A lidar by the angles in its manual.
+        """Returns a known lidar, with the angles from its manual.
 
         Args:
-            name: "PANDAR128" (one turn of 1,800 columns) or "AT128" (120 degrees ahead in 1,200 columns), both with 128
-                rows. They scan clockwise.
+            name: "PANDAR128" (one turn of 1,800 columns) or "AT128" (120 degrees ahead in 1,200 columns). Both have 128
+                rows and scan clockwise.
 
         Raises:
-            InvalidArgument: there is no table of that name.
+            InvalidArgument: there is no such lidar.
 
         Example:
             lidar = SpinningLidar.device("AT128")
@@ -234,7 +234,7 @@ class SpinningLidar:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The width and height of its images: columns and rows."""
+        """The width and height of its images: the numbers of columns and rows."""
         return len(self.column_azimuths), len(self.row_elevations)
 
 
@@ -242,7 +242,7 @@ Lens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens | SpinningLidar
 
 
 def _check(to: Any, **counts: Collection[int]) -> None:
-    """Converts numbers to float and coefficients, by the allowed numbers of them, to tuples."""
+    """Converts a lens's numbers to float, and its coefficients to tuples; `counts` are the allowed lengths by name."""
     for field in fields(to):
         name, value = field.name, getattr(to, field.name)
         if name in counts:

@@ -1,4 +1,4 @@
-"""Triangle meshes, and the report of a worker on a mesh."""
+"""Triangle meshes, and the worker's report on a mesh."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from lumigrad.v1 import mesh_pb2
 
 @dataclass(frozen=True)
 class MeshReport:
-    """Facts of a mesh after its vertices were welded by position. Lengths are in metres.
+    """Facts about a mesh after its vertices were welded by position. Lengths are in metres.
 
     Attributes:
-        closed: every edge has two faces.
-        oriented: the two faces of every edge run along it in opposite directions.
+        closed: whether every edge has two faces.
+        oriented: whether the two faces of every edge run along it in opposite directions.
         vertices: number of vertices as given.
         welded_vertices: number of distinct positions.
         faces: number of faces as given.
-        degenerate_faces: number of faces without area; they are left out.
-        duplicate_faces: number of faces with the corners of another; repetitions of one orientation are left out, and
-            those of the other one of bodies that are drawn from both sides, if the others are closed.
+        degenerate_faces: number of faces without area, which are left out.
+        duplicate_faces: number of faces with the corners of another face. Repetitions with the same orientation are
+            left out; so are those with the opposite one, in two-sided bodies whose remaining faces are closed.
         boundary_edges: number of edges with one face.
         nonmanifold_edges: number of edges with more than two faces.
-        inconsistent_edges: number of edges whose two faces run along them in the same direction.
+        inconsistent_edges: number of edges along which two faces run in the same direction.
         low: [3] lower corner of the bounding box.
         high: [3] upper corner of the bounding box.
-        volume: cubic metres, negative where faces look inward; meaningless for open meshes.
+        volume: cubic metres, negative if faces look inward; meaningless for open meshes.
         area: square metres.
         rebuilt: whether the last update rebuilt the worker's search structure instead of refitting it.
-        growth: surface of that structure's boxes relative to the mesh, compared with when it was built; 1 at first,
-            larger after updates.
-        components: number of connected components: faces joined by edges of two faces. 0: the worker is older than
-            client and does not look at them, nor at the following.
-        overlapping_components: number of closed and oriented components whose bounding boxes meet those of others.
-        turned_components: number of closed and oriented components that are inside out and no cavities; the sign
-            "auto" turns them.
-        self_intersecting: whether points were found that a component encloses more than once, or from the wrong side;
-            up to 1,024 points beside the faces of a closed and oriented mesh are looked at.
+        growth: surface of the search structure's boxes relative to the mesh, compared with when it was built; 1 at
+            first, larger after updates.
+        components: number of connected components: faces joined by edges with two faces. 0: the worker is older than
+            this client and determines neither this nor the following.
+        overlapping_components: number of closed and oriented components whose bounding box meets another component's.
+        turned_components: number of closed and oriented components that are inside out without being cavities; the
+            sign "auto" turns them.
+        self_intersecting: whether a component encloses points more than once or from the wrong side; tested with up to
+            1,024 points beside the faces of a closed and oriented mesh.
     """
 
     closed: bool
@@ -72,7 +72,7 @@ class MeshReport:
 
     @property
     def sign(self) -> str | None:
-        """The method that the sign "auto" takes: "normals" or "winding"; None: the worker is too old to say."""
+        """The method that the sign "auto" uses: "normals" or "winding"; None: the worker is too old to report it."""
         if not self.components:
             return None
         enclosed_twice = self.overlapping_components > 0 or self.self_intersecting
@@ -80,7 +80,7 @@ class MeshReport:
 
     @property
     def remark(self) -> str:
-        """A sentence on what the sign "auto" does beyond looking at the closest surface; empty: nothing."""
+        """What the sign "auto" does beyond looking at the closest surface, in words; empty: nothing."""
         found = []
         if self.boundary_edges:
             found.append("its surface is not closed")
@@ -112,14 +112,14 @@ class MeshReport:
 class Mesh(Tensors):
     """A triangle mesh in its own frame. Anything array-like is accepted and kept read-only.
 
-    Vertices at the same position are welded by the worker, which then reports whether the mesh is closed and oriented
-    (`SceneHandle.report`). Faces run counter-clockwise seen from outside. float32 and int32 arrays are not copied, so
-    do not change them afterwards.
+    The worker welds vertices at the same position and reports whether the mesh is closed and oriented
+    (`SceneHandle.report`). Faces run counter-clockwise seen from outside. Arrays of float32 and int32 are not copied,
+    so do not change them afterwards.
 
     Attributes:
         vertices: [V, 3] float32, metres.
         faces: [F, 3] int32, the vertex indices of each triangle; at least one.
-        name: default name of obstacles of this mesh; it is not stored.
+        name: default name of obstacles with this mesh; it is not stored.
 
     Example:
         mesh = Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
@@ -165,7 +165,7 @@ class Mesh(Tensors):
 
     @cached_property
     def bounds(self) -> tuple[Float64, Float64]:
-        """Lower and upper corner, [3] each, of the box around all triangles; metres."""
+        """The lower and upper corner, [3] each, of the box around all triangles; metres."""
         used = self.vertices[self.faces.ravel()].astype(np.float64)
         return used.min(axis=0), used.max(axis=0)
 
@@ -173,14 +173,14 @@ class Mesh(Tensors):
     def load(path: str | PathLike[str], *, scale: float = 1.0) -> Mesh:
         """Reads an STL, OBJ, PLY or GLB file. Needs the extra `mesh`.
 
-        Several geometries become one mesh, each placed as in the file's scene. Axes are unchanged: GLB has y up.
+        Several geometries become one mesh, each placed as in the file's scene. Axes are unchanged: in GLB, y is up.
 
         Args:
-            path: the file; its name without the suffix becomes the mesh's.
+            path: the file; its name without the suffix becomes the mesh's name.
             scale: metres per unit of the file: 0.001 for millimetres.
 
         Raises:
-            InvalidArgument: no such file, another kind of file, or a damaged one; names the file.
+            InvalidArgument: the file is missing, damaged or of another kind; the text names the file.
             MissingPackage: the extra `mesh` is not installed.
 
         Example:
@@ -197,7 +197,7 @@ class Mesh(Tensors):
             path: the file.
 
         Raises:
-            InvalidArgument: another suffix.
+            InvalidArgument: the suffix is unknown.
             MissingPackage: the extra `mesh` is not installed.
 
         Example:

@@ -1,4 +1,4 @@
-"""Quaternions (w, x, y, z), rotations and spherical harmonics, by operations that NumPy, torch and JAX share."""
+"""Quaternions (w, x, y, z), rotations and spherical harmonics, with operations that NumPy, torch and JAX share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Stack = Callable[[list[Any], int], Any]
 
 
 def matrix_rows(w: Any, x: Any, y: Any, z: Any) -> tuple[tuple[Any, Any, Any], ...]:
-    """The rows of the rotation matrices of unit quaternions."""
+    """Returns the rows of the rotation matrices of unit quaternions."""
     return (
         (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
         (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
@@ -19,14 +19,14 @@ def matrix_rows(w: Any, x: Any, y: Any, z: Any) -> tuple[tuple[Any, Any, Any], .
 
 
 def matrices(rows: Sequence[Sequence[Any]], stack: Stack) -> Any:
-    """[.., 3, 3] from the rows of matrices."""
+    """Stacks rows to matrices [.., 3, 3]."""
     return stack([stack(list(row), -1) for row in rows], -2)
 
 
 def quaternions(rotations: Any, stack: Stack) -> list[Any]:
-    """w, x, y and z [..] of matrices [.., 3 or more, 3 or more], times 4 of the largest of them."""
+    """Returns w, x, y and z [..] of matrices [.., 3 or more, 3 or more], each times 4 times the largest of them."""
     a, b, c, d, e, f, g, h, i = (rotations[..., row, column] for row in range(3) for column in range(3))
-    # 4 q qT. The row with the largest entry on the diagonal is the quaternion times at least 2.
+    # The matrix 4 q qT. Its row with the largest diagonal entry is the quaternion times at least 2.
     rows = [
         [1 + a + e + i, h - f, c - g, d - b],
         [h - f, 1 + a - e - i, b + d, c + g],
@@ -38,10 +38,10 @@ def quaternions(rotations: Any, stack: Stack) -> list[Any]:
 
 
 def harmonics(degree: int, x: Any, y: Any, z: Any) -> list[Any]:
-    """The (degree + 1)^2 real spherical harmonics of unit vectors, by degree l and then by order m from -l to l.
+    """Returns the (degree + 1)^2 real spherical harmonics of unit vectors, by degree l and then order m from -l to l.
 
-    They are products of Legendre functions of z and of the real or imaginary part of (x + i y)^|m|, signed as in scenes
-    of Gaussians, with the factor (-1)^m.
+    Each is the product of a Legendre function of z and the real or imaginary part of (x + i y)^|m|, with the sign
+    (-1)^m that is usual for Gaussians.
     """
     real, imaginary = [x * 0.0 + 1.0], [x * 0.0]
     for _ in range(degree):

@@ -1,4 +1,4 @@
-"""Rotations from parameters, viewing directions and quaternions, and poses of seven numbers."""
+"""Rotations from parameters, viewing directions and quaternions; poses [7]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.values.quaternions import quaternions
 
 
 def axis_angle_rotation(vector: Float64) -> Float64:
-    """[3, 3] the rotation around `vector` [3] by its length, radians."""
+    """Returns the rotation [3, 3] around `vector` [3] by its length, radians."""
     angle = float(np.linalg.norm(vector))
     if angle == 0.0:
         return np.eye(3)
@@ -23,14 +23,14 @@ def axis_angle_rotation(vector: Float64) -> Float64:
 
 
 def six_d_rotation(values: Float64) -> Float64:
-    """[3, 3] whose rows are the two vectors in `values` [6], made orthonormal, and their cross product."""
+    """Returns the matrix [3, 3] of two row vectors, from `values` [6] orthonormalised, and their cross product."""
     first = unit("parameters", values[:3])
     second = unit("parameters", values[3:] - np.dot(first, values[3:]) * first)
     return np.stack([first, second, np.cross(first, second)])
 
 
 def look_rotation(forward: Float64, up: Float64) -> Float64:
-    """[3, 3] world to camera; rows are the camera's right, down and forward directions in the world."""
+    """Returns the rotation [3, 3] world to camera; its rows are the camera's right, down and forward directions."""
     forward = unit("target", forward)
     right = np.cross(forward, unit("up", up))
     if np.linalg.norm(right) < 1e-9:
@@ -40,9 +40,9 @@ def look_rotation(forward: Float64, up: Float64) -> Float64:
 
 
 def orbit_direction(azimuth_degrees: float, elevation_degrees: float, up: Float64) -> Float64:
-    """[3] unit vector from the centre of an orbit to the camera.
+    """Returns the unit vector [3] from the centre of an orbit to the camera.
 
-    Azimuth 0 is the axis that follows `up` in the order x, y, z, x; it grows counter-clockwise seen from above.
+    Azimuth 0 is the axis after `up` in the order x, y, z, x; azimuths grow counter-clockwise seen from above.
     """
     upward = unit("up", up)
     ahead = np.eye(3)[(int(np.argmax(np.abs(upward))) + 1) % 3]
@@ -54,7 +54,7 @@ def orbit_direction(azimuth_degrees: float, elevation_degrees: float, up: Float6
 
 
 def unit(name: str, vector: Float64) -> Float64:
-    """`vector` at length 1; `name` is for the error of a zero vector."""
+    """Normalises `vector`; `name` is for the error of a zero vector."""
     length = float(np.linalg.norm(vector))
     if length == 0.0:
         raise InvalidArgument.of(name, "expected a direction, got a vector of length 0")
@@ -62,25 +62,25 @@ def unit(name: str, vector: Float64) -> Float64:
 
 
 _SHORTEST_QUATERNION = 1e-6
-# Tolerance of R R^T - 1 for a matrix that is accepted as a rotation.
+# Tolerance of |R R^T - 1| for a matrix to be accepted as a rotation.
 _LARGEST_DEVIATION = 1e-3
 
 IDENTITY: Float64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 IDENTITY.flags.writeable = False
 
 
-# Shapes of a pose, as errors tell them.
+# Accepted shapes of a pose.
 _POSE_SHAPES = ((7,), (3,), (3, 4), (4, 4))
 _LAST_ROW = (0.0, 0.0, 0.0, 1.0)
 
 
 def pose_array(name: str, value: Any) -> Float64:
-    """`value` as a read-only float64 pose [7], object to world: x y z (metres) and the quaternion w x y z.
+    """Converts `value` to a read-only float64 pose [7], object to world: x y z (metres) and quaternion w x y z.
 
     Args:
         name: the argument's name, for the error message.
-        value: the seven numbers, the quaternion of any length > 0; or x y z without rotation; or a matrix [3, 4] or
-            [4, 4] for column vectors, a rotation and a translation.
+        value: [7] with a quaternion of any length > 0; [3] x y z without rotation; or a rigid matrix [3, 4] or [4, 4]
+            for column vectors.
     """
     array = to_numpy(name, value)
     if array.shape not in _POSE_SHAPES:
@@ -114,19 +114,19 @@ def matrix_of(name: str, pose: Any) -> Float64:
 
 
 def pose_rows(name: str, poses: Any, count: int | None, stack: Callable[[list[Any], int], Any]) -> Any:
-    """[I, 7] of poses in any form, with operations that NumPy, torch and JAX share and can differentiate.
+    """Converts poses in any form to [I, 7], with differentiable operations that NumPy, torch and JAX share.
 
     Args:
         name: the argument's name, for the error message.
-        poses: [I, 7], [I, 3], [I, 3, 4] or [I, 4, 4], as of `pose_array`; `check_rigid` checks matrices.
+        poses: [I, 7], [I, 3], [I, 3, 4] or [I, 4, 4], as for `pose_array`; matrices are checked by `check_rigid`.
         count: I; None: any number.
-        stack: the library's.
+        stack: the library's function `stack`.
 
     Returns:
-        Positions and quaternions; those of matrices have lengths of 2 to 4.
+        Positions and quaternions; quaternions of matrices have lengths from 2 to 4.
 
     Raises:
-        InvalidArgument: the array has another shape.
+        InvalidArgument: the array has the wrong shape.
     """
     check_pose_rows(name, poses.shape, count)
     if poses.ndim == 3:
@@ -140,7 +140,7 @@ def pose_rows(name: str, poses: Any, count: int | None, stack: Callable[[list[An
 
 
 def check_pose_rows(name: str, shape: Sequence[int], count: int | None) -> None:
-    """Raises InvalidArgument unless `shape` is that of poses in a form of `pose_rows`."""
+    """Raises InvalidArgument unless `shape` is one that `pose_rows` accepts."""
     if tuple(shape[1:]) not in _POSE_SHAPES or count not in (None, shape[0]):
         i = "I" if count is None else count
         expected = f"[{i}, 7], [{i}, 3], [{i}, 3, 4] or [{i}, 4, 4], one pose for each obstacle"
@@ -148,7 +148,7 @@ def check_pose_rows(name: str, shape: Sequence[int], count: int | None) -> None:
 
 
 def check_rigid(name: str, matrices: Float64) -> None:
-    """Raises InvalidArgument unless matrices [I, 3, 4] or [I, 4, 4] are rotations with translations."""
+    """Raises InvalidArgument unless matrices [I, 3, 4] or [I, 4, 4] are rigid."""
     if matrices.shape[1] == 4 and not np.allclose(matrices[:, 3], _LAST_ROW, atol=1e-6):
         found = matrices[np.argmax(np.abs(matrices[:, 3] - _LAST_ROW).max(axis=1)), 3].tolist()
         text = f"expected the last row 0 0 0 1, got {found}; transpose a matrix that is for row vectors"
@@ -162,7 +162,7 @@ def check_rigid(name: str, matrices: Float64) -> None:
 
 
 def why_no_rotation(matrix: Float64) -> str:
-    """Why a matrix [3, 3] is not accepted as a rotation, for an error text; empty: it is."""
+    """Returns why a matrix [3, 3] is not accepted as a rotation, for an error text; empty if it is accepted."""
     deviation, determinant = float(np.abs(matrix @ matrix.T - np.eye(3)).max()), float(np.linalg.det(matrix))
     if deviation <= _LARGEST_DEVIATION and determinant >= 0:
         return ""
@@ -170,14 +170,14 @@ def why_no_rotation(matrix: Float64) -> str:
 
 
 def inverse_pose(pose: Float64) -> Float64:
-    """[.., 7] the inverse poses, with unit quaternions."""
+    """Returns the inverse poses [.., 7], with unit quaternions."""
     quaternion = pose[..., 3:] / np.linalg.norm(pose[..., 3:], axis=-1, keepdims=True)
     conjugate = quaternion * np.array([1.0, -1.0, -1.0, -1.0])
     return np.concatenate([-rotated(conjugate, pose[..., :3]), conjugate], axis=-1)
 
 
 def composed(outer: Float64, inner: Float64) -> Float64:
-    """[7] object to world: `inner` places the object in a frame, `outer` the frame in the world."""
+    """Composes poses [7]: `inner` places the object in a frame, and `outer` places the frame in the world."""
     a = outer[3:] / np.linalg.norm(outer[3:])
     b = inner[3:] / np.linalg.norm(inner[3:])
     w = a[0] * b[0] - a[1:] @ b[1:]
@@ -186,16 +186,16 @@ def composed(outer: Float64, inner: Float64) -> Float64:
 
 
 def rotated(quaternion: Float64, points: Float64) -> Float64:
-    """`points` [.., 3] rotated by unit quaternions [.., 4] (w, x, y, z)."""
+    """Rotates `points` [.., 3] by unit quaternions [.., 4] (w, x, y, z)."""
     w, axis = quaternion[..., :1], quaternion[..., 1:]
     across = 2.0 * np.cross(axis, points)
     return np.asarray(points + w * across + np.cross(axis, across))
 
 
 def quaternion_between(a: Float64, b: Float64) -> Float64:
-    """[4] a unit quaternion w x y z that rotates the direction of `a` [3] into that of `b` [3]."""
+    """Returns a unit quaternion [4] w x y z that rotates the direction of `a` [3] into that of `b` [3]."""
     a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
-    # The half-way direction gives half of the rotation; opposite directions have none: use any perpendicular axis.
+    # The quaternion is (1 + a . b, a x b), normalised. For opposite directions it is 0: use any perpendicular axis.
     axis, w = np.cross(a, b), 1.0 + float(a @ b)
     if w < 1e-9:
         axis, w = np.cross(a, np.eye(3)[np.abs(a).argmin()]), 0.0

@@ -1,4 +1,4 @@
-"""A cloud of coloured spheres as a value, stored in PLY files."""
+"""Coloured spheres as a value, which PLY files can hold."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ class Spheres(Tensors):
 
     @cached_property
     def bounds(self) -> tuple[Float64, Float64]:
-        """Lower and upper corner, [3] each, of the box around all spheres; scene units."""
+        """The lower and upper corner, [3] each, of the box around all spheres; scene units."""
         low, high = self.positions - self.radii[:, None], self.positions + self.radii[:, None]
         return low.min(axis=0).astype(np.float64), high.max(axis=0).astype(np.float64)
 
     @staticmethod
     def load(path: str | PathLike[str], *, radius: float | None = None) -> Spheres:
-        """Reads a PLY file: any with x, y and z; see `lumigrad.client.formats.points_ply`. Needs the extra `io`.
+        """Reads any PLY file with x, y and z; see `lumigrad.client.formats.points_ply`. Needs the extra `io`.
 
         Args:
             path: the file.
-            radius: radius of every sphere, scene units; None: the file's radii, or else a value that makes neighbours
+            radius: radius of every sphere, scene units; None: the file's radii, or else a value at which neighbours
                 touch.
 
         Raises:
-            InvalidArgument: another kind of file, or a damaged one; names the file.
+            InvalidArgument: the file is damaged or of another kind; the text names the file.
             MissingPackage: the extra `io` is not installed.
 
         Example:

@@ -1,4 +1,4 @@
-"""The target image of a view, which a training compares renderings with."""
+"""Target images, with which a training compares its renderings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lumigrad.client.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False, init=False)
 class TargetImage(Tensors):
-    """The target image of one view. uint8 arrays stay uint8; all others become float32.
+    """The target image of one view. Arrays of uint8 stay uint8; all others become float32.
 
     Attributes:
-        color: [H, W, K] uint8, meaning value / 255, or float32, in which 1 is white; None: colours are not compared.
-        mask: [H, W] weights of the pixels, 0 to 1, which alpha is compared with too; uint8 means value / 255.
-        depth: [H, W] camera-space depths, scene units; values <= 0 or not finite are unknown.
+        color: [H, W, K] uint8, meaning value / 255, or float32, where 1 is white; None: colours are not compared.
+        mask: [H, W] weights of the pixels, 0 to 1, with which alpha can be compared too; uint8 means value / 255.
+        depth: [H, W] camera-space depths, scene units; values that are <= 0 or not finite are unknown.
 
     Example:
         target_image = TargetImage(photographs[0], mask=np.ones(photographs[0].shape[:2]))

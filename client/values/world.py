@@ -1,4 +1,4 @@
-"""Worlds as values: obstacles, by name, in one or several environments."""
+"""Worlds as values: named obstacles in one or several environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lumigrad.client.values.rotations import IDENTITY, check_pose_rows, pose_arr
 
 @dataclass(frozen=True, eq=False, init=False)
 class Cuboid:
-    """A box around the origin of its frame, its edges along the axes.
+    """A box centred at the origin of its frame, with edges along the axes.
 
     Attributes:
         size: [3] lengths of the edges, metres, > 0.
@@ -44,13 +44,14 @@ class Cuboid:
 
 @dataclass(frozen=True, eq=False, init=False)
 class VoxelGrid:
-    """Signed distances at the centres of voxels, in a box around the origin of its frame.
+    """Signed distances at the centres of voxels, in a box centred at the origin of its frame.
 
-    Distances are interpolated linearly between centres; outside, the distance to the box is added to the closest value.
+    Distances are interpolated linearly between centres; outside the box, the distance to the box is added to the
+    closest value.
 
     Attributes:
         distances: [X, Y, Z] float32, metres, positive outside, finite; for an obstacle at least 2 along each axis.
-        voxel_size: edge of a voxel, metres.
+        voxel_size: edge length of a voxel, metres.
 
     Example:
         grid = VoxelGrid(np.ones((4, 4, 4)), voxel_size=0.1)
@@ -77,12 +78,12 @@ class VoxelGrid:
 
     @property
     def size(self) -> Float64:
-        """[3] edges of the box, metres."""
+        """The edge lengths [3] of the box, metres."""
         return np.array(self.distances.shape) * self.voxel_size
 
     @property
     def centers(self) -> Float64:
-        """[X, Y, Z, 3] centres of the voxels in the frame of the grid, metres."""
+        """The centres [X, Y, Z, 3] of the voxels in the frame of the grid, metres."""
         axes = [(np.arange(count) - (count - 1) / 2) * self.voxel_size for count in self.distances.shape]
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
 
@@ -98,16 +99,16 @@ class Obstacle:
     """A mesh, a box or a grid of distances, placed in a world.
 
     Attributes:
-        shape: the mesh, its handle from `Client.put`, the cuboid or the grid.
-        pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised when used. [3] x y z
-            alone or a matrix [3, 4] or [4, 4] are accepted too.
-        name: identifies it in `Client.update`; None: the world chooses one.
-        enabled: whether queries include it.
-        environment: the number of its environment.
-        sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented and its
-            components are apart, else "winding", after components that are inside out are turned; "normals": by the
-            closest surface; "rays": by votes of three rays along the axes of the mesh; "winding": by the generalised
-            winding number; "unsigned": there is no inside. `MeshReport` says what "auto" takes.
+        shape: a mesh, the handle of one from `Client.put`, a cuboid or a grid.
+        pose: [7] object to world: x y z (metres) and quaternion w x y z, which is normalised when used. [3] x y z or a
+            matrix [3, 4] or [4, 4] are accepted too.
+        name: identifies the obstacle in `Client.update`; None: the world chooses a name.
+        enabled: whether queries include the obstacle.
+        environment: the number of the obstacle's environment.
+        sign: how the inside of a mesh is determined. "normals": by the closest surface; "rays": by majority of three
+            rays along the axes of the mesh; "winding": by the generalised winding number; "unsigned": there is no
+            inside; "auto": "normals" if the mesh is closed and oriented and its components are apart, else "winding",
+            after turning components that are inside out. `MeshReport.sign` reports the choice of "auto".
 
     Example:
         table = Obstacle(Cuboid((1.2, 0.8, 0.05)), pose=(0, 0, 0.7), name="table")
@@ -148,13 +149,13 @@ class Obstacle:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh, if the obstacle is one and the client has a copy; else None."""
+        """The obstacle's mesh, or None if it is not a mesh or the client has no copy."""
         shape = self.shape.scene if isinstance(self.shape, SceneHandle) else self.shape
         return shape if isinstance(shape, Mesh) else None
 
 
 def size_of(shape: Shape) -> float:
-    """Returns the longest edge of the box around a shape, metres; 0: unknown."""
+    """Returns the longest edge of the box around a shape, metres; 0 if unknown."""
     if isinstance(shape, Cuboid | VoxelGrid):
         return float(shape.size.max())
     known = shape.report or shape.scene if isinstance(shape, SceneHandle) else shape
@@ -172,9 +173,9 @@ class World:
     """The obstacles of queries. Immutable; `with_poses` and `with_enabled` return changed copies.
 
     Attributes:
-        obstacles: in the caller's order, which numbers them in results. Names are unique: an obstacle without one gets
-            its mesh's if that is unused, else its number.
-        environments: number of environments; each obstacle is in one of them, and each row of a query refers to one.
+        obstacles: the obstacles in the caller's order; results refer to their indices. Names are unique: an unnamed
+            obstacle gets its mesh's name if that is unused, else its index.
+        environments: number of environments; each obstacle is in one, and each trajectory of a query refers to one.
 
     Example:
         world = World([Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, 2)), Mesh(vertices, faces)])
@@ -186,7 +187,7 @@ class World:
     def __init__(
         self, obstacles: Obstacle | Shape | Iterable[Obstacle | Shape], environments: int | None = None
     ) -> None:
-        """Takes one obstacle or several; shapes alone get the identity pose, in environment 0."""
+        """Takes one obstacle or several; plain shapes get the identity pose in environment 0."""
         if isinstance(obstacles, (Obstacle, Mesh, SceneHandle, Cuboid, VoxelGrid)):
             obstacles = (obstacles,)
         instance("obstacles", obstacles, (Iterable,), _ADVICE)
@@ -207,13 +208,13 @@ class World:
         """Reads a world from cuRobo's YAML (extra `robot`), or from a mesh file (extra `mesh`).
 
         Args:
-            path: .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
-                meshes), or what `Mesh.load` reads.
-            scale: metres per unit of a mesh file; lengths in YAML files are metres.
+            path: a .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
+                meshes), or a file that `Mesh.load` reads.
+            scale: metres per unit of a mesh file; lengths in YAML files are in metres.
 
         Raises:
-            InvalidArgument: another kind of file, or a damaged one; names the file.
-            MissingPackage: an extra is not installed; names it.
+            InvalidArgument: the file is damaged or of another kind; the text names the file.
+            MissingPackage: an extra is not installed; the text names it.
 
         Example:
             world = World.load(folder / "part.stl", scale=0.001)
@@ -239,17 +240,17 @@ class World:
 
     @property
     def poses(self) -> Float64:
-        """[I, 7] poses of the obstacles, object to world: x y z (metres) and the quaternion w x y z."""
+        """The poses [I, 7] of the obstacles, object to world: x y z (metres) and quaternion w x y z."""
         return np.array([obstacle.pose for obstacle in self.obstacles], np.float64).reshape(-1, 7)
 
     def index(self, name: str) -> int:
-        """The number of the obstacle with a name.
+        """Returns the index of the obstacle with a name.
 
         Args:
             name: the name of an obstacle.
 
         Raises:
-            InvalidArgument: there is no obstacle of this name.
+            InvalidArgument: there is no obstacle with this name.
 
         Example:
             number = world.index(world.names[0])
@@ -262,13 +263,14 @@ class World:
             ) from None
 
     def with_poses(self, poses: Mapping[str, Any] | Any) -> World:
-        """A copy with other poses: by name, or of all obstacles as [I, 7], [I, 3], [I, 3, 4] or [I, 4, 4].
+        """Returns a copy with other poses.
 
         Args:
-            poses: by name, each as of an `Obstacle`, or an array for all obstacles in their order.
+            poses: poses by obstacle name, each as for an `Obstacle`; or an array [I, 7], [I, 3], [I, 3, 4] or
+                [I, 4, 4] for all obstacles in their order.
 
         Raises:
-            InvalidArgument: an unknown name, or a pose of another shape.
+            InvalidArgument: a name is unknown, or a pose has the wrong shape.
 
         Example:
             moved = world.with_poses({world.names[0]: (0, 0, 1)})
@@ -278,13 +280,13 @@ class World:
         return self._with("pose", poses)
 
     def with_enabled(self, enabled: Mapping[str, bool]) -> World:
-        """A copy with obstacles enabled or disabled by name.
+        """Returns a copy with some obstacles enabled or disabled.
 
         Args:
             enabled: whether queries include an obstacle, by its name.
 
         Raises:
-            InvalidArgument: an unknown name, or a value that is no truth value.
+            InvalidArgument: a name is unknown, or a value is not a bool.
 
         Example:
             without = world.with_enabled({world.names[0]: False})
@@ -305,28 +307,28 @@ _MOST_NAMES = 6
 
 
 def _counts(obstacles: tuple[Obstacle, ...]) -> str:
-    """The kinds of shapes and how many there are of each, for `repr`; a handle is one of a mesh."""
+    """Returns the number of shapes of each kind, for `repr`; handles count as meshes."""
     kinds = [Mesh if isinstance(obstacle.shape, SceneHandle) else type(obstacle.shape) for obstacle in obstacles]
     counts = ((kinds.count(kind), names) for kind, names in _KINDS.items())
     return ", ".join(f"{count} {names[count != 1]}" for count, names in counts if count) or "no obstacles"
 
 
 def _shown(names: tuple[str, ...]) -> str:
-    """The first names, for `repr`; nothing if all of them are numbers that the world chose."""
+    """Returns the first names, for `repr`; empty if the world chose all of them, which are then indices."""
     if all(name == str(index) for index, name in enumerate(names)):
         return ""
     return f": {', '.join(map(repr, names[:_MOST_NAMES]))}{', …' if len(names) > _MOST_NAMES else ''}"
 
 
 def _rows(poses: Any, count: int) -> Any:
-    """[I, ...] poses; the rows are checked later."""
+    """Returns an array of poses [I, ...] after checking its shape; its rows are checked later."""
     array = to_numpy("poses", poses)
     check_pose_rows("poses", array.shape, count)
     return array
 
 
 def _placed(name: str, value: Any) -> Obstacle:
-    """An obstacle unchanged; a shape as an obstacle with the identity pose."""
+    """Returns an obstacle unchanged, and a shape as an obstacle with the identity pose."""
     instance(name, value, (Obstacle, *get_args(Shape)), _ADVICE)
     return value if isinstance(value, Obstacle) else Obstacle(value)
 

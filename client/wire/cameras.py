@@ -1,4 +1,4 @@
-"""Converts cameras and settings of renderings to protobuf messages."""
+"""Converts cameras and render settings to protobuf messages, and cameras back."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ _LENSES: dict[type[Lens], tuple[str, Any]] = {
 
 
 def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> camera_pb2.Camera:
-    """A camera with its picture size; given rays are appended to `payload`, and refused without one.
+    """Returns the message of a camera; its rays, if any, are appended to `payload`, or refused without one.
 
-    The message is not the caller's to change.
+    The caller must not change the message, which may be cached.
     """
     model = camera.model
     if isinstance(model, SensorModel):
@@ -77,7 +77,7 @@ def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> came
     return message
 
 
-# Cameras of a capture come again and again; their messages go with them.
+# Cameras of a capture are used repeatedly, so their messages are cached for as long as they live.
 _messages: WeakKeyDictionary[Camera, camera_pb2.Camera] = WeakKeyDictionary()
 
 
@@ -85,7 +85,7 @@ def _plain_message(camera: Camera) -> camera_pb2.Camera:
     model = camera.model
     width, height = camera.width, camera.height
     if isinstance(model, OpenCVModel):
-        # The fields one by one, since viewers and simulators have a new camera in each call.
+        # Setting the fields one by one is fastest: viewers and simulators have a new camera in each call.
         message = camera_pb2.Camera(width=width, height=height)
         opencv = message.opencv
         opencv.fx, opencv.fy, opencv.cx, opencv.cy = model.fx, model.fy, model.cx, model.cy
@@ -105,7 +105,7 @@ def _plain_message(camera: Camera) -> camera_pb2.Camera:
 
 
 def camera_of(message: camera_pb2.Camera) -> Camera:
-    """The camera of a message; without rays that it was given."""
+    """Returns the camera of a message, without its rays."""
     size = message.width, message.height
     if message.HasField("sensor"):
         return Camera(*size, _sensor_of(message.sensor))
@@ -161,7 +161,7 @@ def _pose_of(message: Any) -> tuple[Float64, Float64]:
 
 
 def _name_of(values: Mapping[Any, int], number: int) -> Any:
-    """The name of an enum's value; of the unspecified one, which is 0, the first."""
+    """Returns the name of an enum's value; 0, which is unspecified, means the first value."""
     return next(name for name, value in values.items() if value == max(number, 1))
 
 
@@ -191,12 +191,12 @@ def _pose_message(rotation: Float64, translation: Float64) -> camera_pb2.CameraP
 
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
-    """The message of sphere settings; fields that are None are left unset."""
+    """Returns the message of sphere settings; fields that are None are left unset."""
     return spheres_pb2.SphereSettings(**{**settings.values(), "semantics": _SEMANTICS[settings.semantics]})
 
 
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
-    """The message of Gaussian settings; fields that are None are left unset."""
+    """Returns the message of Gaussian settings; fields that are None are left unset."""
     transforms = [
         gaussians_pb2.SliceTransform(
             begin=begin,

@@ -1,4 +1,4 @@
-"""Converts scenes with levels of detail to protobuf messages; their rows are read while they are sent."""
+"""Converts scenes with levels of detail to protobuf messages; rows of Gaussians are read while they are sent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 
-# Values of a row without its harmonics, which have 3 channels.
+# Values in a row besides the spherical harmonics, which have 3 channels.
 _VALUES = 11
 _CHANNELS = 3
 
 
 def levels_arrays(levels: GaussianLevels) -> Mapping[str, Array]:
-    """The tensors of a scene by name: its tables, and the digests of all rows, which are read at the first call."""
+    """Returns the tensors of a scene by name: its tables, and the digests of all rows, which the first call reads."""
     kept: dict[str, Array] | None = vars(levels).get("_arrays")
     if kept is None:
         digests = [np.frombuffer(hashlib.sha256(rows).digest(), np.uint8) for rows in _all_rows(levels)]
@@ -34,7 +34,7 @@ def levels_arrays(levels: GaussianLevels) -> Mapping[str, Array]:
 
 
 def levels_message(levels: GaussianLevels, payload: PayloadWriter) -> scene_pb2.GaussianLevels:
-    """The message of a scene, which takes the whole of `payload`: its tensors, then its rows."""
+    """Returns the message of a scene, which fills `payload` with its tensors and then its rows."""
     message = scene_pb2.GaussianLevels(sh_degree=levels.sh_degree)
     for name, array in levels_arrays(levels).items():
         getattr(message, name).CopyFrom(payload.add_to_payload(array))
@@ -47,7 +47,7 @@ def _row_bytes(levels: GaussianLevels) -> int:
 
 
 def _all_rows(levels: GaussianLevels) -> Iterator[memoryview]:
-    """The rows of each level of each page, as they are sent."""
+    """Yields the rows of each level of each page, as they are sent."""
     for page in range(len(levels)):
         for level in range(levels.levels):
             yield _rows(levels, page, level)

@@ -31,7 +31,7 @@ from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
 def scene_of(
     message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle] | None = None
 ) -> Scene:
-    """The scene in a message; `mesh` makes the handle of a world's mesh from its scene_id."""
+    """Returns the scene in a message; `mesh` makes the handle of a world's mesh from its scene_id."""
     kind = message.WhichOneof("kind")
     if kind is None:
         raise Internal("the worker sent a scene of a kind that this client does not support; update Lumigrad")
@@ -53,7 +53,7 @@ _KINDS: dict[str, type[Spheres | Gaussians | Mesh | TargetImage]] = {
 
 
 def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
-    """The message of a scene; its arrays are appended to `payload`. A world refers to its meshes by `meshes`."""
+    """Returns the message of a scene; its arrays are appended to `payload`. `meshes` refer to a world's meshes."""
     if isinstance(scene, World):
         return scene_pb2.Scene(world=world_message(scene, meshes, payload))
     if isinstance(scene, GaussianLevels):
@@ -66,19 +66,19 @@ def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ())
 
 
 def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
-    """The messages of named arrays, which are appended to `payload`."""
+    """Returns the messages of named arrays, which are appended to `payload`."""
     return [tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)) for name, array in arrays.items()]
 
 
 def arrays_of(scene: Scene) -> Mapping[str, Array]:
-    """The arrays that the content hash of a scene covers, by their paths in its message."""
+    """Returns the arrays that the content hash of a scene covers, by their paths in its message."""
     if isinstance(scene, GaussianLevels):
         return levels_arrays(scene)
     return world_arrays(scene) if isinstance(scene, World) else scene.tensors
 
 
 def scene_hash(scene: Scene, meshes: References = ()) -> str:
-    """The content hash that names a scene."""
+    """Returns the content hash of a scene."""
     message = scene_message(scene, PayloadWriter(), meshes)
     kind = message.WhichOneof("kind")
     assert kind is not None
@@ -93,7 +93,7 @@ _NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
 
 
 def world_message(world: World, meshes: References, payload: PayloadWriter) -> world_pb2.World:
-    """The message of a world; its grids are appended to `payload`, and `meshes` identify its obstacles' meshes."""
+    """Returns the message of a world; its grids are appended to `payload`, and `meshes` refer to obstacles' meshes."""
     obstacles = [
         _obstacle_message(obstacle, mesh, payload) for obstacle, mesh in zip(world.obstacles, meshes, strict=True)
     ]
@@ -101,7 +101,7 @@ def world_message(world: World, meshes: References, payload: PayloadWriter) -> w
 
 
 def world_arrays(world: World) -> dict[str, Float32]:
-    """The distances of a world's grids by the paths of their tensors in its message."""
+    """Returns the distances of a world's grids, by the paths of their tensors in its message."""
     return {
         f"obstacles[{index}].grid.distances": obstacle.shape.distances
         for index, obstacle in enumerate(world.obstacles)
@@ -110,7 +110,7 @@ def world_arrays(world: World) -> dict[str, Float32]:
 
 
 def world_of(message: world_pb2.World, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> World:
-    """The world in a message; `mesh` makes the handle of a mesh from its scene_id."""
+    """Returns the world in a message; `mesh` makes the handle of a mesh from its scene_id."""
     obstacles = [
         Obstacle(
             _shape(obstacle, index, reader, mesh),
@@ -126,7 +126,7 @@ def world_of(message: world_pb2.World, reader: PayloadReader, mesh: Callable[[st
 
 
 def update_messages(poses: Mapping[str, Any], enabled: Mapping[str, bool]) -> list[world_pb2.ObstacleUpdate]:
-    """The messages that change poses and enabled flags of obstacles, given by name."""
+    """Returns the messages that change poses and enabled flags of obstacles, given by name."""
     updates = {name: world_pb2.ObstacleUpdate(name=name) for name in (*poses, *enabled)}
     for name, pose in poses.items():
         updates[name].pose.values.extend(pose_array(f"poses[{name!r}]", pose).tolist())
@@ -172,7 +172,7 @@ _COLUMNS = 1021
 
 
 def fingerprint(array: Array) -> int:
-    """A number that changes with the content of an array, fifty times as fast as the content hash.
+    """Returns a checksum of the content of an array, fifty times as fast as the content hash.
 
     It is not cryptographically secure.
     """
@@ -185,7 +185,7 @@ def fingerprint(array: Array) -> int:
 
 
 def scene_fingerprints(scene: Scene) -> dict[str, int]:
-    """The fingerprints of all arrays of a scene by name; for a world, this includes the arrays of its meshes."""
+    """Returns the fingerprints of all arrays of a scene by name; a world's include the arrays of its meshes."""
     if not isinstance(scene, World):
         return {name: fingerprint(array) for name, array in arrays_of(scene).items()}
     found = {path: fingerprint(array) for path, array in world_arrays(scene).items()}
@@ -197,7 +197,7 @@ def scene_fingerprints(scene: Scene) -> dict[str, int]:
 
 
 def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Iterable[str]) -> dict[str, int]:
-    """The fingerprints of a scene after an update that sent the `changed` tensors; all others stay as in `before`."""
+    """Returns the fingerprints of a scene after an update of the `changed` tensors; others stay as in `before`."""
     if isinstance(scene, World | GaussianLevels):
         return dict(before)
     return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}
@@ -214,14 +214,14 @@ _PLURALS = {"mesh": "meshes", "world": "worlds"}
 
 @dataclass(frozen=True)
 class SceneChanges:
-    """Changes of one scene: `tensors` by name; for a world, `poses` [7] and `enabled` by obstacle name."""
+    """The changes of one update: new `tensors` by name; for a world, `poses` and `enabled` by obstacle name."""
 
     tensors: Mapping[str, Any]
     poses: Mapping[str, Any]
     enabled: Mapping[str, bool]
 
     def message(self, handle: SceneHandle, payload: PayloadWriter) -> scene_pb2.UpdateRequest:
-        """The update request without the scene_id; tensors are appended to `payload`."""
+        """Returns the update request without the scene_id; tensors are appended to `payload`."""
         self._check(handle.kind)
         local = self.applied(handle)
         if handle.kind == "world":
@@ -234,7 +234,7 @@ class SceneChanges:
         return scene_pb2.UpdateRequest(tensors=named_tensors(arrays, payload))
 
     def applied(self, handle: SceneHandle) -> Scene | None:
-        """The client's copy of the scene with the changes applied; None if it has no copy."""
+        """Returns the client's copy of the scene with the changes applied, or None if there is no copy."""
         scene = handle.scene
         if scene is None:
             return None

@@ -45,7 +45,7 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
-// While it is entered, the loops of this thread heed no request.
+// A context manager within which the loops of this thread heed no request.
 struct Unstoppable {
   const lumigrad::StopRequest* request = nullptr;
 };
@@ -67,7 +67,7 @@ void bind_room(nb::module_& m) {
       .def("__exit__", [](const MemoryRoom&, const nb::args&) { lumigrad::limit_memory(nullptr); });
 }
 
-// Values and levels are as many, which the Python package checks.
+// The Python package checks that there are as many levels as values.
 void write_levels(const nb::ndarray<const float, nb::c_contig, nb::device::cpu>& values,
                   const nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>& levels) {
   nb::gil_scoped_release unlocked;

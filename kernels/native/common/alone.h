@@ -3,8 +3,8 @@
 
 namespace lumigrad {
 
-// While it lives, the loops of this thread run on no other (see common/threads.h): waking one takes longer than small
-// loops do.
+// While it lives, the loops of this thread use no other thread (see common/threads.h): waking one takes longer than a
+// small loop.
 class Alone {
  public:
   Alone();

@@ -1,10 +1,10 @@
-// Loops that run apart from those of all other threads.
+// Loops on a thread pool of their own.
 #pragma once
 
 namespace lumigrad {
 
-// While it lives, the loops of this thread (see threads.h) run on a pool apart from the one that all others share:
-// those others, which may be a device's own, never wait for them.
+// While it lives, the loops of this thread (see threads.h) run on a separate pool instead of the one that all other
+// threads share, so that the other threads, such as a device's, never wait for them.
 class Apart {
  public:
   Apart();

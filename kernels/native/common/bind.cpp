@@ -21,8 +21,8 @@ struct Gpu {
 
 // Versions are 1000 * major + 10 * minor.
 struct CudaProbe {
-  int driver = 0;     // The newest CUDA that the driver supports; 0: there is no driver.
-  int runtime = 0;    // CUDA with which the kernels were built; 0: there are none.
+  int driver = 0;     // The newest CUDA that the driver supports; 0 without a driver.
+  int runtime = 0;    // The CUDA with which the kernels were built; 0 without kernels.
   std::string error;  // Why devices cannot be listed; empty if they can.
   std::vector<Gpu> gpus;
 };
@@ -61,7 +61,7 @@ void bind_probe(nb::module_& m) {
       .def_ro("error", &CudaProbe::error)
       .def_ro("gpus", &CudaProbe::gpus);
   m.def("cuda_probe", &cuda_probe, "The driver, the runtime and the GPUs that CUDA finds.");
-  // Architectures as CMake lists them, with commas: "80,90-real,120-virtual"; empty without CUDA kernels.
+  // Architectures in CMake's notation, separated by commas: "80,90-real,120-virtual"; empty without CUDA kernels.
   m.attr("CUDA_ARCHITECTURES") = LUMIGRAD_CUDA_ARCHITECTURES;
 }
 

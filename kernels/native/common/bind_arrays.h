@@ -9,10 +9,10 @@
 
 #include "common/math/number.h"
 
-// One namespace per build keeps the emulation's classes from being taken for those of a GPU.
+// One namespace per build, so that nanobind does not confuse the emulation's classes with those of a GPU.
 LG_BEGIN
 
-// How torch names a type of numbers.
+// torch's name of a number type.
 template <class T>
 constexpr const char* torch_name() {
   if constexpr (std::is_same_v<T, float>) return "float32";
@@ -23,15 +23,15 @@ constexpr const char* torch_name() {
   if constexpr (std::is_same_v<T, uint8_t>) return "uint8";
 }
 
-// An array of a call. Tensors of torch are asked for what is needed: `__dlpack__`, by which nanobind takes arrays, is
-// code in Python that takes twenty times as long. Valid as long as the call's arguments.
+// An array of a call, valid as long as the call's arguments. torch's tensors are read through their attributes:
+// nanobind would call `__dlpack__`, which is Python code that takes twenty times as long.
 template <class T>
 class CallArray {
  public:
   CallArray() = default;
   explicit CallArray(nanobind::handle given) : tensor_(given) {
     if (take_tensor()) return;
-    constexpr bool kConvert = false;  // Into a copy, to which results would be lost.
+    constexpr bool kConvert = false;  // Conversion would make a copy, and results written to it would be lost.
     array_ = nanobind::cast<nanobind::ndarray<T, nanobind::c_contig>>(given, kConvert);
     tensor_ = {};
     data_ = array_.data();
@@ -52,7 +52,7 @@ class CallArray {
   }
 
  private:
-  // Looked up once torch is there, and never given back: the interpreter may have ended before.
+  // Looked up once torch is imported, and never released: the interpreter may be gone by then.
   struct Torch {
     PyObject *tensor = nullptr, *type = nullptr;
     PyObject *dtype = nullptr, *is_contiguous = nullptr, *data_ptr = nullptr;

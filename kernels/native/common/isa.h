@@ -8,10 +8,10 @@ namespace lumigrad {
 
 enum class Isa { portable, avx2, avx512 };
 
-// Instruction sets that were built and that this machine can run, slowest first.
+// The instruction sets that were built and that this machine can run, slowest first.
 std::vector<Isa> available_isas();
 
-// The one in use: the fastest available, unless LUMIGRAD_ISA or set_isa selects another.
+// The instruction set in use: the fastest available, unless LUMIGRAD_ISA or set_isa selects another.
 Isa current_isa();
 void set_isa(Isa isa);
 

@@ -8,7 +8,7 @@
 
 namespace lumigrad {
 
-// Rounded, ties to even; values outside are clamped, and NaN becomes 0. Throws Stopped as the loops do.
+// Rounds, ties to even; values outside are clamped, and NaN becomes 0. Throws Stopped like all loops.
 void convert_levels(Isa isa, const float* values, std::size_t count, uint8_t* levels);
 
 }  // namespace lumigrad

@@ -23,18 +23,18 @@ constexpr int kClasses = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // A multiple of every machine's page size.
 constexpr std::size_t kPage = std::size_t{64} << 10;
-// Blocks from this size on are separate mappings. malloc does so only until it has freed some; then it allocates them
-// from its heaps, which return memory to the system at their ends only.
+// Blocks from this size on are separate mappings. malloc uses mappings only until it has freed some; then it allocates
+// from its heaps, which return memory to the system only at their ends.
 constexpr std::size_t kMapped = std::size_t{128} << 10;
 
 using Clock = std::chrono::steady_clock;
-// Blocks unused for so long are returned: they served a burst of calls that is over. Otherwise a process would keep as
-// many blocks of each size as were ever in use at one time, and grow for hours.
+// Blocks unused for this long are returned: they served a burst of calls that is over. Otherwise a process would keep
+// as many blocks of each size as were ever in use at once, and grow for hours.
 constexpr auto kIdle = std::chrono::seconds(10);
-// How often unused blocks are searched for.
+// The interval between searches for unused blocks.
 constexpr auto kLook = std::chrono::seconds(1);
 
-// The header before each block; as long as the alignment, so that the block is aligned.
+// The header before each block, padded to the alignment so that the block is aligned.
 struct alignas(kAlignment) Header {
   std::size_t bytes;
   int size_class;
@@ -60,9 +60,9 @@ struct State {
   std::int64_t idle_bytes = 0;  // Bytes of free blocks.
 };
 
-// How many free blocks of about this size are kept. A few large ones are enough for any pipeline, and more would be
-// left over from bursts; but a small call has dozens of small arrays, which cost little to keep. Beyond the limit the
-// oldest block is freed, so that sizes no longer in use do not displace those in use.
+// The number of free blocks of about this size to keep. A few large blocks are enough for any pipeline, and more would
+// be left over from bursts; but a small call has dozens of small arrays, which cost little to keep. Beyond the limit
+// the oldest block is freed, so that sizes no longer in use do not displace sizes in use.
 std::size_t kept_blocks(std::size_t bytes) {
   constexpr std::size_t kFew = 16, kMany = 256, kCheap = std::size_t{32} << 20;
   return std::clamp(kCheap / bytes, kFew, kMany);
@@ -90,11 +90,11 @@ void* mapped(std::size_t bytes, std::size_t alignment) {
   return start + before;
 }
 
-// Huge pages only for the requested bytes: a huge page is allocated as a whole, even if only part of it is used.
+// Requests huge pages only for the bytes in use: a huge page is allocated as a whole, even if only part of it is used.
 void* system_memory(std::size_t bytes, std::size_t used) {
   if (bytes < kMapped) return ::operator new(bytes, std::align_val_t(kAlignment));
   void* memory = mapped(bytes, is_huge(bytes) ? kHugePage : kPage);
-  // A hint; without huge pages everything works, but slower.
+  // Only a hint: without huge pages everything works, but slower.
   if (is_huge(bytes)) madvise(memory, used / kHugePage * kHugePage, MADV_HUGEPAGE);
   return memory;
 }
@@ -157,7 +157,7 @@ void* pool_take(std::size_t bytes, std::size_t spare) {
       return header + 1;
     }
   }
-  // Memory that the call may still take has to be there.
+  // The system must have the memory that the call may still take.
   if (room != nullptr && s.idle_bytes > room->left()) release_all(s);
   try {
     return allocated(s, bytes, wanted) + 1;

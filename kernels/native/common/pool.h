@@ -10,11 +10,11 @@
 namespace lumigrad {
 
 // A block of at least `bytes` and `spare` bytes, aligned to 64; contents are undefined. Thread-safe. Throws
-// std::bad_alloc; NoRoom if the calling thread may not take so much (see room.h).
+// std::bad_alloc, or NoRoom if the calling thread may not take as much (see room.h).
 void* pool_take(std::size_t bytes, std::size_t spare = 0);
 // Gives a block back. Null is ignored.
 void pool_give(void* block) noexcept;
-// The same for a block that no later call is expected to need: it returns to the system at once.
+// Returns a block to the system at once, if no later call is expected to need it. Null is ignored.
 void pool_drop(void* block) noexcept;
 // Number of blocks allocated from the system since the process started.
 std::uint64_t pool_system_allocations();
@@ -31,7 +31,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
 
-  // Room for `count` values of type T.
+  // Returns memory for `count` values of type T.
   template <class T>
   __attribute__((always_inline)) T* ensure(std::size_t count) {
     return static_cast<T*>(ensure_bytes(count * sizeof(T)));
@@ -39,8 +39,8 @@ class Buffer {
   std::size_t bytes() const { return capacity_; }
   // Gives the block back to the pool; the contents are lost.
   void release();
-  // Returns the memory to the system if it is more than 64 MiB; for contents that are not needed any more, and whose
-  // size follows from a call's values more than from its scene.
+  // Returns the memory to the system if it exceeds 64 MiB; for contents that are no longer needed and whose size
+  // depends more on a call's values than on its scene.
   void drop_if_large();
 
  private:
@@ -50,8 +50,8 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
-// An array in memory from the pool: `size` values, undefined at first. `room` for more may follow them, which size()
-// does not include.
+// An array in memory from the pool: `size` values, initially undefined, followed by `room` for more, which size() does
+// not include.
 template <class T>
 class Array {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -19,8 +19,8 @@ namespace lumigrad {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// A helper thread that has just finished polls for more work this long before it sleeps: the stages of one call follow
-// each other within microseconds, and waking a thread costs tens of them.
+// A helper thread that has just finished polls this many times for more work before it sleeps: the stages of a call
+// follow each other within microseconds, and waking a thread takes tens of microseconds.
 constexpr int kSpins = 4000;
 
 int processors() {
@@ -36,7 +36,7 @@ int initial_count() {
   return std::clamp(count > 0 ? count : processors(), 1, kMaxThreads);
 }
 
-// Helpers heed the request of the thread that they work for.
+// The request that this thread heeds; helpers heed that of the thread they work for.
 thread_local const StopRequest* heeded = nullptr;
 thread_local bool is_apart = false;
 
@@ -48,13 +48,13 @@ inline void relax() {
 #endif
 }
 
-// Whether helpers may join the current job, and how many work on it, in one atomic word: a helper that comes after the
+// Whether helpers may join the current job, and how many work on it, in one atomic word. A helper that comes after the
 // job is done cannot join, and the caller never waits for a helper that has not started, which may take tens of
-// milliseconds if another process occupies its processor.
+// milliseconds if another process occupies its CPU.
 class Door {
  public:
   void open(int places) { state_.store(std::int64_t{places} << kShift, std::memory_order_release); }
-  // True: the caller has joined, and must leave.
+  // Returns true if the caller has joined; it must then call `leave`.
   bool enter() {
     std::int64_t state = state_.load(std::memory_order_acquire);
     while (state >> kShift > 0) {
@@ -67,7 +67,7 @@ class Door {
     state_.fetch_sub(1, std::memory_order_release);
     state_.notify_one();
   }
-  // Lets no more helpers join, and waits until all have left.
+  // Keeps further helpers from joining, and waits until all have left.
   void close() {
     constexpr std::int64_t kInside = (std::int64_t{1} << kShift) - 1;
     std::int64_t inside = state_.fetch_and(kInside, std::memory_order_acquire) & kInside;

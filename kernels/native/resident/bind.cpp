@@ -73,7 +73,7 @@ Poses make_poses(const RateTuple& rate, const nb::kwargs& arrays) {
   return {make_rows(rate, arrays), find<double>(arrays, "poses")};
 }
 
-// Moves poses [C, 4, 4], whose last rows stay, by motions [C, 6].
+// Moves poses [C, 4, 4] by motions [C, 6]; the last rows do not change.
 void move_poses(const nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>& poses,
                 const nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>& motions) {
   for (std::size_t view = 0; view < poses.shape(0); ++view) {
@@ -134,7 +134,7 @@ void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& v
   bound.arrays[nb::int_(number)] = nb::dict(arrays);
 }
 
-// Several steps.
+// Several steps of a training.
 class BoundRun {
  public:
   BoundRun(serving::Queue& queue, const nb::object& training, std::string tenant, int priority, std::size_t bytes,
@@ -149,7 +149,7 @@ class BoundRun {
       nb::gil_scoped_release unlocked;
       outcome_ = run_.make();
     }
-    // The device's thread may still be at work on it.
+    // The device's thread may still be working on the training.
     if (outcome_ == Outcome::kLost) training_.inc_ref();
     return outcome_;
   }
@@ -161,7 +161,7 @@ class BoundRun {
   const std::vector<std::shared_ptr<Report>>& reports() const { return run_.reports(); }
   double queued_milliseconds() const { return 1e3 * run_.queued_seconds(); }
   double overdue_limit() const { return run_.overdue_limit(); }
-  // Throws the error of the step that has failed.
+  // Throws the error of the failed step.
   void raise() const {
     if (run_.error()) std::rethrow_exception(run_.error());
   }

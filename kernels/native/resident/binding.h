@@ -1,5 +1,5 @@
-// Binding that the steps of a training share until its rows change. Pointers are to memory of the device that stays as
-// long as the binding is in use.
+// The binding that the steps of a training share until its rows change. Pointers are to memory of the device that stays
+// valid as long as the binding is in use.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace lumigrad::resident {
 
-// A learning rate that changes log-linearly from `initial` to `final` over `steps`; final 0: it is constant.
+// A learning rate that changes log-linearly from `initial` to `final` over `steps`, or is constant if `final` is 0.
 struct Rate {
   double initial, final;
   std::uint64_t steps;
@@ -34,11 +34,11 @@ struct Term {
   const float* values;
   std::int64_t count;
   float slope;
-  int parameter;  // Parameter whose gradient it adds to; -1: none.
+  int parameter;  // The parameter whose gradient it adds to, or -1.
 };
 
-// Weights, and whether windows lie within the image. Colours are compared if one of the first three is not 0, and the
-// next two of the views whose target images have them.
+// Weights of the losses, and whether windows must lie within the image. Colours are compared if one of the first three
+// weights is not 0, depths and alphas only in views whose targets have them.
 struct Loss {
   float l1, l2, dssim, depth, alpha, normal, distortion;
   bool valid;
@@ -69,13 +69,13 @@ struct Noise {
 // Statistics of the views for density control.
 struct Observation {
   density::Statistics to;
-  bool is_absolute;  // The gradients are absolute ones.
+  bool is_absolute;  // Whether gradients are absolute.
 };
 
-// Rows of numbers of the views, which are optimised.
+// Optimised rows of numbers, one row per view.
 struct Rows {
   float *values, *first, *second;  // [views, ...]
-  std::int64_t* steps;             // [views], on the host: of each one's optimiser.
+  std::int64_t* steps;             // [views], on the host: steps of each row's optimiser.
   Rate rate;
 };
 
@@ -83,7 +83,7 @@ struct Rows {
 struct Exposures {
   Rows rows;  // [views, 3, 4]
   std::int64_t views;
-  bool centered;  // Their mean stays the identity.
+  bool centered;  // Whether their mean stays the identity.
 };
 
 // Poses of the views, see resident/pose.h.
@@ -94,8 +94,8 @@ struct Poses {
 
 struct Binding {
   gaussians::Scene scene;  // Scene without slices and poses.
-  int sh_degree;           // As that of the settings.
-  int views;               // Of a step: the scene's background has as many rows.
+  int sh_degree;           // Replaces the degree of the views' settings.
+  int views;               // Views of a step, and rows of the scene's background.
   Loss loss;
   Optimizer optimizer;
   std::optional<Exposures> exposures;
@@ -104,8 +104,8 @@ struct Binding {
   std::optional<Observation> observation;
 };
 
-// A view of the training, with how it is rendered but for the degree of harmonics, and its target image: colours have
-// as many channels as the scene, and what is not there is null.
+// A view of the training, with its settings except for the degree of harmonics, and its target image: colours have as
+// many channels as the scene, and missing planes are null.
 struct TrainedView {
   gaussians::View view;
   gaussians::Pose pose;

@@ -1,4 +1,4 @@
-// Steps on the CPU: the loops of the instruction set in use.
+// Steps on the CPU, with the loops of the instruction set in use.
 #include <algorithm>
 #include <cstring>
 #include <optional>

@@ -1,4 +1,4 @@
-// Interface of a device for the steps of a resident training. One thread uses a machine at a time.
+// The interface of a device for the steps of a resident training. One thread uses a machine at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace lumigrad::resident {
 
-// The numbers of a step, which may be on their way from the device.
+// The numbers of a step, which may still be on their way from the device.
 class Report {
  public:
   virtual ~Report() = default;
@@ -24,12 +24,12 @@ class Report {
   // Waits for the device; throws if it has failed. On any thread.
   virtual void wait() = 0;
 
-  // Once it is complete.
+  // Valid once the report is complete.
   std::vector<double> numbers;
   std::map<std::string, double> milliseconds;  // Times by stage of the kernels.
 };
 
-// Views of one size, the scene that they show, and how. `poses` are on the device, instead of the scene's; or null.
+// Views of one size, with their scene and settings. `poses`, on the device, replace the scene's poses unless null.
 struct Drawing {
   const gaussians::View* views;
   int count;
@@ -38,8 +38,8 @@ struct Drawing {
   const gaussians::Pose* poses;
 };
 
-// Terms of the surface that surfels describe, of views by pinholes: their weights, the images, gradients and values.
-// What belongs to a term without a weight is null.
+// Loss terms of the surface that surfels describe, in views of pinhole cameras: weights, images, gradients and values.
+// Pointers for a term without a weight are null.
 struct SurfaceTerms {
   const gaussians::View* views;
   const gaussians::Pose* poses;
@@ -47,25 +47,25 @@ struct SurfaceTerms {
   double normal, distortion;
   const float *alpha, *normals, *expected_depth, *distortions;
   float *d_alpha, *d_normals, *d_expected_depth, *d_distortions;
-  bool adds_alpha, adds_depth;  // To gradients that are there.
-  double* values;               // Of the terms with a weight.
+  bool adds_alpha, adds_depth;  // Whether to add to existing gradients.
+  double* values;               // One per term with a weight.
 };
 
-// Everything is done, or queued, in the order of the calls.
+// All work is done, or queued, in the order of the calls.
 class Machine {
  public:
   virtual ~Machine() = default;
   // Whether `backward` writes gradients of harmonics by factors, for one view and three channels.
   virtual bool gives_sh_factors() const = 0;
 
-  // A step begins: what it takes is given back before it ends. It has an end, unless this throws.
+  // Begins a step, which must return all memory that it takes before `end`. Unless this throws, `end` must follow.
   virtual void begin() = 0;
-  // Drops what the passes have kept; `failed`: waits for what is queued first.
+  // Ends a step and drops the state that its passes kept; if `failed`, waits for queued work first.
   virtual void end(bool failed) noexcept = 0;
   virtual void* take(std::size_t bytes) = 0;
   virtual void give(void* memory) noexcept = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
-  // A report of so many numbers, for `send`.
+  // A report of this many numbers, for `send`.
   virtual std::shared_ptr<Report> report(std::size_t numbers) = 0;
 
   // The forward pass of the step, which `backward` differentiates.
@@ -74,7 +74,7 @@ class Machine {
                         const gaussians::Gradients& gradients) = 0;
   virtual void image_loss(const training::ImageLoss& loss, double* values) = 0;
   virtual void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) = 0;
-  // Where the device has them; steps with such terms need Python elsewhere.
+  // Not available on all devices; without it, steps with these terms need Python.
   virtual void surface_terms(const SurfaceTerms&) { throw std::logic_error("this device has no terms of surfaces"); }
   virtual void expose(const training::Exposure& view) = 0;
   virtual void expose_backward(const training::Exposure& view, float* matrix) = 0;
@@ -89,11 +89,11 @@ class Machine {
   virtual void adam(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
                     double* sums) = 0;
   virtual void add_noise(const density::Gaussians& rows, const density::Draw& draw, float strength) = 0;
-  // Has `report` receive numbers of the device and the times of the step.
+  // Sends numbers on the device, and the times of the step, to `report`.
   virtual void send(const double* numbers, Report& report) = 0;
 };
 
-// An array of the device, for the rest of a step.
+// An array on the device, returned before the step ends.
 template <class T>
 class Memory {
  public:

@@ -1,4 +1,4 @@
-// Poses of cameras that are refined, from the world to the camera: a rotation, row by row, and a translation.
+// World-to-camera poses that are refined: a rotation, row by row, and a translation.
 #pragma once
 
 #include <cmath>
@@ -9,10 +9,10 @@
 namespace lumigrad::resident {
 
 inline constexpr int kPose = 12;
-// Motion exp(xi) of a camera: xi is a translation, scene units, and a turn, radians.
+// A motion exp(xi) of a camera: xi is a translation, scene units, and a turn, radians.
 inline constexpr int kMotion = 6;
 
-// The pose as the Gaussians' engine takes it.
+// Converts the pose for the Gaussians' engine.
 LG_INLINE gaussians::Pose drawn_pose(const double* pose) {
   gaussians::Pose drawn{};
   const double *r = pose, *t = pose + 9;
@@ -46,7 +46,7 @@ LG_INLINE void motion_gradient(const double* sums, const double* pose, float* gr
 }
 
 // Multiplies the pose by exp(xi) from the left: the rotation follows from the turn by Rodrigues' formula, and the
-// translation is the turn's left Jacobian times that of xi.
+// translation is the turn's left Jacobian times the translation of xi.
 template <class T>
 LG_INLINE void move_pose(double* pose, const T* xi) {
   // Below this squared angle the truncated series are exact in double precision.

@@ -1,5 +1,5 @@
-// Exposures and poses of a step's views. What they become is computed apart, for nothing may fail once something has
-// changed.
+// Exposures and poses of a step's views. Their new values are computed in separate memory: after the first change
+// nothing may fail.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ namespace lumigrad::resident {
 // The rows of a step's views, after a step of Adam.
 class RowStep {
  public:
-  // `rows` null: there are none.
+  // `rows` may be null if there are none.
   RowStep(Machine& machine, const Rows* rows, std::size_t width, const std::vector<std::uint32_t>& views)
       : machine_(machine),
         rows_(rows),
@@ -28,7 +28,7 @@ class RowStep {
   float* gradient(std::size_t place) const { return at(kGradient, place); }
   const float* value(std::size_t place) const { return at(kValues, place); }
 
-  // Computes what the rows become.
+  // Computes the new rows.
   void prepare(const Optimizer& optimizer, std::uint64_t step) {
     float* const from[] = {rows_->values, rows_->first, rows_->second};
     for (std::size_t place = 0; place < views_.size(); ++place) {
@@ -45,7 +45,7 @@ class RowStep {
       machine_.adam({group}, optimizer.settings(done), sums_.data());
     }
   }
-  // Changes the moments, and with `values` these.
+  // Changes the moments, and with `values` also the values.
   void change(bool values) {
     float* const to[] = {rows_->values, rows_->first, rows_->second};
     for (std::size_t place = 0; place < views_.size(); ++place) {
@@ -84,7 +84,7 @@ class ExposureStep {
   void expose(const float* images, float* to, std::size_t pixels) const {
     each(images, to, pixels, [&](const training::Exposure& view, std::size_t) { machine_.expose(view); });
   }
-  // Turns `gradient` into that of the images.
+  // Converts `gradient` from exposed to unexposed images.
   void differentiate(const float* images, float* gradient, std::size_t pixels) const {
     each(images, gradient, pixels, [&](const training::Exposure& view, std::size_t place) {
       machine_.expose_backward(view, rows_.gradient(place));
@@ -128,7 +128,7 @@ class PoseStep {
     }
   }
 
-  // Poses for the passes, and what the backward pass writes; null: poses are not refined.
+  // Poses for the passes, and the sums of the backward pass; null if poses are not refined.
   const gaussians::Pose* drawn() const { return drawn_.data(); }
   double* sums() const { return sums_.data(); }
 
@@ -141,7 +141,7 @@ class PoseStep {
     rows_.prepare(optimizer, step);
     for (std::size_t place = 0; place < views_.size(); ++place) machine_.move_pose(moved(place), rows_.value(place));
   }
-  // The motions themselves stay 0.
+  // Writes the new poses and moments. The motions themselves stay 0.
   void change() {
     if (poses_ == nullptr) return;
     rows_.change(false);

@@ -6,9 +6,9 @@ using serving::Outcome;
 
 namespace {
 
-// Jobs in the queue: the device's thread finds the next one at the end of one.
+// Jobs in the queue, so that the device's thread finds the next step at the end of a step.
 constexpr std::size_t kQueued = 2;
-// Steps that the host may be ahead of the device.
+// The number of steps by which the host may be ahead of the device.
 constexpr std::size_t kAhead = 2;
 
 // The end of a step's work on the device.
@@ -19,7 +19,7 @@ class StepWork final : public serving::LeftWork {
     try {
       report_->wait();
     } catch (...) {
-      // Whoever reads the report meets the error.
+      // A reader of the report gets the error.
     }
   }
 
@@ -72,7 +72,7 @@ Outcome Run::make() {
   }
 }
 
-// Waits for a step; if the device has failed, whoever reads the reports meets the error, and no other step is made.
+// Waits for a step. If the device has failed, a reader of the reports gets the error, and no further step is made.
 void Run::await(Report& report) {
   try {
     report.wait();
@@ -87,7 +87,7 @@ void Run::cancel() {
   for (const auto& job : waiting_) queue_.cancel(*job);
 }
 
-// Submits the next step; false if the queue does not take it now.
+// Submits the next step; false if the queue does not accept it now.
 bool Run::send() {
   auto job = std::make_shared<StepJob>(demand_, queue_, training_, first_ + sent_, views_[sent_]);
   job->room_bytes = room_bytes_;
@@ -97,7 +97,7 @@ bool Run::send() {
     return false;
   }
   if (!queue_.submit(job)) {
-    // The first job has to end if there is no place for a second one.
+    // Without a place for a second job, the first must end before the next step is submitted.
     if (waiting_.empty()) outcome_ = job->outcome;
     return false;
   }

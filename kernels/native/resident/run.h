@@ -1,4 +1,4 @@
-// Steps of a training that follow each other, as jobs of the device's queue: other jobs may run between two of them.
+// Consecutive steps of a training, as jobs of the device's queue; other jobs may run between two steps.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@ namespace lumigrad::resident {
 
 class StepJob;
 
-// Run of steps. One thread makes the steps; another may cancel them. The training must not be used elsewhere meanwhile.
+// One thread makes the steps; any other may cancel them. The training must not be used elsewhere meanwhile.
 class Run {
  public:
-  // The steps from number `first` on, each with its views. `demand` and `room_bytes` are those of one step.
+  // The steps begin with number `first`, each with its views. `demand` and `room_bytes` are for one step.
   Run(serving::Queue& queue, std::shared_ptr<Training> training, serving::Demand demand, std::int64_t room_bytes,
       std::uint64_t first, std::vector<std::vector<std::uint32_t>> views);
 
-  // Makes the steps one after the other until one is not done; returns its outcome, or kDone. Steps whose reports are
-  // not complete are done, too: at most two, which the device is at work on.
+  // Makes the steps one after the other until one fails; returns its outcome, or kDone. The reports of the last two
+  // steps may be incomplete, while the device still works on them.
   serving::Outcome make();
-  // Ends it before the next step. On any thread.
+  // Ends the run before the next step. On any thread.
   void cancel();
 
-  // Reports of the steps that are done, in order.
+  // Reports of the completed steps, in order.
   const std::vector<std::shared_ptr<Report>>& reports() const { return reports_; }
-  // Error of the step that has failed (kFailed).
+  // The error of the failed step (kFailed).
   std::exception_ptr error() const { return error_; }
   double queued_seconds() const { return queued_seconds_; }
   double overdue_limit() const { return overdue_limit_; }

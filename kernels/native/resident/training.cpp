@@ -33,12 +33,12 @@ class Unstoppable {
   const StopRequest* request_;
 };
 
-// The pose of scenes that are one slice, in the world.
+// The world pose of a scene's single slice: the identity.
 constexpr gaussians::SlicePose kSlicePose{{1, 0, 0, 0, 1, 0, 0, 0, 1}, {0, 0, 0}, {0, 0, 0}, 0.0, {0, 0, 0}, -1};
 
 }  // namespace
 
-// Places of the numbers of a step in its report, see `Training`.
+// Offsets of the numbers of a step in its report, see `Training`.
 struct Places {
   explicit Places(const Binding& b)
       : color(1),
@@ -54,7 +54,7 @@ struct Places {
   const std::size_t color, depth, alpha, surface, means, sums, end;
 };
 
-// Step from its views to its report.
+// A step, from its views to its report.
 class Training::Step {
  public:
   Step(Training& training, std::uint64_t number, const std::vector<std::uint32_t>& views)
@@ -150,11 +150,11 @@ class Training::Step {
   std::size_t values() const { return pixels() * scene_.channels; }
   std::size_t rows() const { return static_cast<std::size_t>(scene_.count); }
   std::size_t items() const { return views_.size() * rows(); }
-  // All views of a step have the same planes.
+  // All views of a step have the same target planes.
   bool compares_depth() const { return b_.loss.depth != 0.0f && trained_[0]->depth.data != nullptr; }
   bool compares_alpha() const { return b_.loss.alpha != 0.0f && trained_[0]->mask.data != nullptr; }
 
-  // The loss of each view's colours, and its gradient.
+  // Computes the loss of each view's colours and its gradient.
   void compare(const float* color, float* gradient, double* numbers) {
     const std::size_t each = values() / views_.size();
     for (std::size_t v = 0; v < views_.size(); ++v) {
@@ -175,7 +175,7 @@ class Training::Step {
     }
   }
 
-  // The loss of planes [views, height, width] beside colours, and its gradient.
+  // Computes the loss of other planes [views, height, width], and its gradient.
   void compare(const float* planes, training::Plane TrainedView::* target, float* gradient, float weight, bool known,
                double* numbers) {
     const std::size_t each = pixels() / views_.size();
@@ -187,14 +187,14 @@ class Training::Step {
     machine_.plane_loss(views, numbers);
   }
 
-  // Whether the gradient of harmonics is given by factors, as Gaussians' `gives_sh_factors` of the Python package says.
+  // Whether the gradient of harmonics is given by factors, as `gives_sh_factors` of the Python package decides.
   bool has_factors() const {
     constexpr int kLeastCoefficients = 4;
     return machine_.gives_sh_factors() && views_.size() == 1 && scene_.coefficients >= kLeastCoefficients &&
            scene_.channels == 3;
   }
 
-  // The gradients of all parameters, and then the changes.
+  // Computes the gradients of all parameters, then changes them.
   void differentiate(const gaussians::Upstream& upstream, const std::int32_t* radii, double* numbers,
                      ExposureStep& exposing, PoseStep& posing) {
     std::vector<training::AdamGroup> groups = b_.optimizer.groups(number_);
@@ -234,7 +234,7 @@ class Training::Step {
     posing.change();
   }
 
-  // Only the first of these may fail, before it changes anything: it allocates.
+  // Only the first call may fail, since it allocates memory, and only before it changes anything.
   void change(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
               const float* means2d, const std::int32_t* radii, double* sums) {
     machine_.adam(groups, settings, sums);

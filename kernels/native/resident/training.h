@@ -1,4 +1,4 @@
-// A training whose steps need no Python: each is made whole, or changes nothing.
+// A training whose steps need no Python. A step completes or changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace lumigrad::resident {
 
-// A step was not begun, because the one before it has failed.
+// Thrown if a step was not begun because the previous step has failed.
 class OutOfTurn : public std::runtime_error {
  public:
   OutOfTurn() : std::runtime_error("a step was not begun: it is not the next one") {}
 };
 
-// The numbers of a report: of the visible rows; of the loss of colours, kLossValues for each view, and of those of
-// depths and of alphas that have a weight, kPlaneValues for each view, undefined where nothing was compared; the terms
-// of surfaces that have one, normals first; the means of the terms; and kAdamSums for each parameter.
+// The numbers of a report: the count of visible rows; kLossValues of the colour loss for each view; kPlaneValues for
+// each view of the depth and alpha losses with a weight, undefined if nothing was compared; the surface terms with a
+// weight, normals first; the values of the mean terms; and kAdamSums for each parameter.
 class Training {
  public:
   // `next` is the number of the next step, counted from 0.
@@ -27,11 +27,11 @@ class Training {
            std::uint64_t next)
       : machine_(std::move(machine)), binding_(std::move(binding)), views_(std::move(views)), next_(next) {}
 
-  // May be called between steps only.
+  // May only be called between steps.
   void set_next(std::uint64_t next) { next_ = next; }
   std::uint64_t next() const { return next_; }
 
-  // Makes the next step, with these views; on the device's thread. Where it throws, nothing has changed.
+  // Makes the next step with these views, on the device's thread. If it throws, nothing has changed.
   std::shared_ptr<Report> step(std::uint64_t number, const std::vector<std::uint32_t>& views);
 
  private:

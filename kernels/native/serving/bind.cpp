@@ -1,4 +1,4 @@
-// Python bindings of the queue. Its jobs of Python are objects of subclasses of QueuedJob.
+// Python bindings of the queue. Jobs in Python are objects of subclasses of QueuedJob.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace serving;
 
-// Deadlines that are further away are none.
+// A deadline that is further away counts as no deadline.
 constexpr double kMostSeconds = 1e9;
 
 Clock::duration duration_of(double seconds) {
@@ -95,7 +95,8 @@ void bind_jobs(nb::module_& m) {
       .def_ro("together", &ProbeJob::together);
 }
 
-// A list of Python's jobs; an empty one: what was left to the device is to be settled first; None: the queue is closed.
+// Returns a list of Python's jobs; an empty list if work left to the device must be settled first; None if the queue is
+// closed.
 std::optional<nb::list> take(Queue& queue) {
   Jobs batch;
   Queue::Next next = queue.take(batch, false);

@@ -1,4 +1,4 @@
-// Python bindings of what answers prepared requests on CUDA devices.
+// Python bindings of the engines that answer prepared requests on CUDA devices.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -33,7 +33,7 @@ namespace {
 
 using namespace serving;
 
-// Frames of one stream that are worked on or wait to be sent.
+// The most frames of one stream that may be in progress or wait to be sent.
 constexpr std::size_t kMostFrames = 4;
 
 // Data that all frames of a stream share.
@@ -98,7 +98,7 @@ class Frame {
     return true;
   }
 
-  // The next five need no interpreter's lock.
+  // The next five functions do not need the GIL.
   void submit() {
     is_submitted_ = true;
     job_->submit();
@@ -107,7 +107,7 @@ class Frame {
     try {
       is_submitted_ ? job_->await(arrived_) : job_->run(arrived_);
     } catch (...) {
-      // The device: the general path meets its error, too.
+      // The device failed: the general path gets the same error.
       has_failed_ = true;
     }
     if (job_->is_done() && !has_failed_) record();
@@ -122,10 +122,10 @@ class Frame {
 
   void settle() {
     outcome_ = has_failed_ ? Outcome::kFailed : job_->settle();
-    // Another job may take its place.
+    // The general path needs the place and the memory for another job.
     if (outcome_ != Outcome::kDone) release();
   }
-  // Nothing writes to the memory of a lane any more, which goes back unless the reply is `delivered`.
+  // Ends the lease: nothing writes to the lane's memory any more. It is returned unless the reply was `delivered`.
   void end_lease(bool delivered) {
     if (const nb::object lease = std::move(lease_)) lease.attr("end")("delivered"_a = delivered);
   }
@@ -140,13 +140,13 @@ class Frame {
   bool is_pipelined() const { return request_.is_pipelined; }
   double deadline() const { return deadline_ == Clock::time_point::max() ? INFINITY : moment(deadline_); }
   Outcome outcome() const { return outcome_; }
-  // Whether it has waited longer than a call may take.
+  // Whether the frame has waited longer than a call may take.
   bool is_overlong() const { return is_overlong_; }
   BoundJob& job() { return *job_; }
 
  private:
   static double moment(Clock::time_point at) { return seconds_of(at.time_since_epoch()); }
-  // Records before the reply is sent, so that whoever has it finds the frame in the metrics.
+  // Records the frame before the reply is sent, so that a caller with the reply finds the frame in the metrics.
   void record() const {
     ShortRecord record;
     record.method = source_->method;
@@ -168,7 +168,7 @@ class Frame {
   const std::string engine_;
   Clock::time_point deadline_;
   Reservation place_, payload_;
-  nb::object lease_;  // Of memory of a lane; none: there is none, or it has ended.
+  nb::object lease_;  // Lease of a lane's memory; null if there is none or it has ended.
   std::optional<BoundJob> job_;
   std::size_t bytes_sent_ = 0;
   bool is_submitted_ = false, has_failed_ = false;
@@ -176,7 +176,7 @@ class Frame {
   Outcome outcome_ = Outcome::kPending;
 };
 
-// Questions to a stream: methods of an object of Python.
+// Names of methods of a stream, which is a Python object.
 struct Names {
   PyObject* prepared = PyUnicode_InternFromString("prepared");
   PyObject* send_others = PyUnicode_InternFromString("send_others");
@@ -194,9 +194,9 @@ nb::object called(PyObject* result) {
   return nb::steal(result);
 }
 
-// The frames of one stream that are on their way, in order. One thread adds them. It sends the reply of a frame that is
-// waited for, too, unless there is another thread to send, because of frames that are not. Functions need the
-// interpreter's lock, which guards what `mutex_` does not.
+// The frames of one stream that are in progress, in order. One thread adds them, and also sends the replies while the
+// caller waits for each frame; pipelined frames get a second thread that sends. Functions need the GIL, which guards
+// all members that `mutex_` does not.
 class FrameLine {
  public:
   FrameLine(Source source, std::shared_ptr<Progress> progress)
@@ -210,8 +210,8 @@ class FrameLine {
   }
   void forget() { key_.clear(); }
 
-  // Receives requests of a stream, and answers frames of the kind. Returns the first other request, or the first frame
-  // that has failed, which the caller is to answer and to remove; none: there are no more requests.
+  // Receives the requests of a stream, and answers frames of the expected kind. Returns the first other request, or the
+  // first failed frame, which the caller must answer and remove; none if there are no more requests.
   nb::object next(nb::handle requests, nb::handle stream) {
     while (true) {
       nb::object raw = receive(requests);
@@ -226,8 +226,8 @@ class FrameLine {
       }
     }
   }
-  // Sends the replies of frames, until none comes for a while or a caller waits for each. Returns the first frame that
-  // has failed, likewise, or none.
+  // Sends the replies of frames until no frame comes for a while, or the caller waits for each frame again. Returns the
+  // first failed frame, which the caller must answer and remove, or none.
   nb::object send(nb::handle stream, double linger_seconds) {
     while (true) {
       const std::shared_ptr<Frame> frame = wait_for_first(linger_seconds);
@@ -236,7 +236,7 @@ class FrameLine {
       if (!has_sender_) return nb::none();
     }
   }
-  // The first frame's reply has left.
+  // Removes the first frame once its reply has been sent.
   void remove(nb::handle stream) {
     std::shared_ptr<Frame> first;
     {
@@ -250,7 +250,7 @@ class FrameLine {
     if (is_closed) called(PyObject_CallMethodNoArgs(stream.ptr(), names().send_due));
   }
 
-  // Waits until fewer frames than `count` are on their way.
+  // Waits until fewer than `count` frames are in progress.
   void wait_for_room(std::size_t count) {
     if (size() < count) return;
     nb::gil_scoped_release unlocked;
@@ -276,11 +276,11 @@ class FrameLine {
         std::count_if(frames_.begin(), frames_.end(), [](const auto& frame) { return frame->has_started(); }));
   }
 
-  // Number of the last frame, of whatever kind; only larger ones may follow.
+  // Number of the last frame of any kind; only larger numbers may follow.
   std::optional<std::uint64_t> number;
   // Frames from this number on are not answered: the worker is stopping.
   std::uint64_t refused_from = UINT64_MAX;
-  // No further frame begins.
+  // Whether no further frame may begin.
   bool is_closed = false;
 
  private:
@@ -294,7 +294,7 @@ class FrameLine {
     return raw == nullptr ? nb::none() : nb::steal(raw);
   }
 
-  // The frame of a request, in the line; none: it takes the general way.
+  // Adds the frame of a request to the line and returns it; null if the request takes the general path.
   std::shared_ptr<Frame> begun(const nb::object& raw, nb::handle stream) {
     if (key_.empty() || !nb::isinstance<nb::bytes>(raw)) return nullptr;
     const auto bytes = nb::borrow<nb::bytes>(raw);
@@ -306,7 +306,7 @@ class FrameLine {
     if (found.is_none()) return nullptr;
     auto frame = std::make_shared<Frame>(source_, bytes, std::move(*request), engine_);
     if (!frame->prepare(nb::cast<Means>(found)) || is_closed) return nullptr;
-    // The thread that waits for any other submits it, which it can without taking the interpreter's lock once more.
+    // Other frames are submitted by the thread that waits for them, which need not take the GIL once more.
     if (frame->is_pipelined()) frame->submit();
     number = frame->number();
     {
@@ -324,7 +324,7 @@ class FrameLine {
     return frames_.empty() ? nullptr : frames_.front();
   }
 
-  // Waits for the first frame, and sends its reply; false if it has failed.
+  // Waits for the first frame and sends its reply; false if the frame has failed.
   bool sent(const std::shared_ptr<Frame>& first, nb::handle stream) {
     {
       nb::gil_scoped_release unlocked;
@@ -338,7 +338,7 @@ class FrameLine {
       first->end_lease(!is_refused);
       if (!is_refused) push(reply, stream);
     } catch (...) {
-      // Later frames must not wait for it.
+      // Later frames must not wait for this one.
       remove(stream);
       throw;
     }
@@ -355,9 +355,9 @@ class FrameLine {
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<Progress> progress_;
-  // Kind of the cameras of frames that are alike; empty: no kind is known.
+  // Key of the frames to expect, and their engine; empty until a frame was expected.
   std::string key_, engine_;
-  // Whether a thread sends replies, other than the one that reads.
+  // Whether a second thread sends the replies.
   bool has_sender_ = false;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Python bindings of the renders of stored scenes: of requests that differ in their poses only.
+// Python bindings of renders of stored scenes, whose requests differ only in their poses.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -55,7 +55,7 @@ Encoding encoding_named(const std::string& name) {
   throw std::invalid_argument("encoding '" + name + "' is none of plain, levels, float16, bfloat16");
 }
 
-// Adds its outputs.
+// Adds the outputs of a render.
 std::shared_ptr<const Render> with_outputs(std::shared_ptr<Render> render, const std::vector<OutputTuple>& outputs,
                                            std::size_t payload_bytes) {
   std::size_t end = 0;
@@ -69,7 +69,7 @@ std::shared_ptr<const Render> with_outputs(std::shared_ptr<Render> render, const
   return render;
 }
 
-// Timings of a reply. All of one kind have the same names, so that they are of one length.
+// Timings of a reply. Replies of one kind have the same names, and so timings of the same length.
 std::string tail_of(const RenderStages& names, double decode, double queue, const RenderTimes& times, double total) {
   std::array<StageTime, kRenderStages + 3> stages{StageTime{"decode", decode}, StageTime{"queue", queue}};
   for (int i = 0; i < kRenderStages; ++i) stages[2 + i] = {names[i], times.stages[i]};
@@ -172,7 +172,7 @@ void BoundJob::await(Clock::time_point arrived) {
   if (outcome_ == Outcome::kDone) finish(arrived);
 }
 
-// The device's thread may still write to a job that is lost.
+// The device's thread may still write to a lost job.
 Outcome BoundJob::settle() {
   if (outcome_ == Outcome::kLost) {
     reply_.inc_ref();
@@ -221,7 +221,7 @@ void BoundJob::finish(Clock::time_point arrived) {
 
 namespace {
 
-// The job of a call, which holds the bytes of its payload until its end.
+// The job of a call. It holds the account's bytes for the payload until the call ends.
 class CallJob : public BoundJob {
  public:
   CallJob(Queue& queue, const nb::object& render, const BoundRequest& request, const Renderer& renderer,
@@ -230,7 +230,7 @@ class CallJob : public BoundJob {
       : BoundJob(queue, render, request.request.poses, renderer, staging, std::move(demand), room_bytes, {}, outside),
         payload_(payload) {}
 
-  // Waits for the job, whose call has arrived at `arrived`, and completes its reply.
+  // Waits for the job and completes its reply; `arrived` is when the call arrived.
   Outcome run(double arrived) {
     {
       nb::gil_scoped_release unlocked;
@@ -238,7 +238,7 @@ class CallJob : public BoundJob {
     }
     return settle();
   }
-  // The call has ended: nobody waits for the job, and the reply has left.
+  // Ends the call: nobody waits for the job any more, and the reply has been sent.
   void end() {
     cancel();
     nb::cast<Reservation&>(payload_).release();
@@ -256,7 +256,7 @@ void bind_serving_renders(nb::module_& m) {
       .def_prop_ro(
           "kind",
           [](const BoundRequest& b) {
-            // Names have a version that no scene has.
+            // Requests by name get a version that no scene has.
             const nb::int_ version = b.request.is_named ? nb::int_(-1) : nb::int_(b.request.version);
             return nb::make_tuple(b.scene_id, version, nb::bytes(b.request.key.data(), b.request.key.size()));
           },

@@ -1,4 +1,4 @@
-// Jobs of prepared renders as Python holds them, each with the bytes of its reply.
+// Jobs of prepared renders for Python, each with the bytes of its reply.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,7 @@ namespace nb = nanobind;
 
 using HostBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The memory of a payload that lies outside of its reply, and the bytes of the reply before its timings.
+// The memory of a payload outside its reply, and the bytes of the reply before its timings.
 struct Outside {
   HostBytes memory;
   std::string_view head;
@@ -34,7 +34,7 @@ struct BoundRender {
   std::shared_ptr<const Render> render;
   std::string head;
   nb::dict arrays;
-  // Demand without tenant, priority and deadline.
+  // The demand, without tenant, priority and deadline.
   Demand demand;
   // Bytes after the payload.
   std::size_t tail_bytes;
@@ -45,43 +45,41 @@ struct BoundRender {
   }
 };
 
-// A request of bytes that Python holds as long as this.
+// A request, with the Python bytes that it refers to.
 struct BoundRequest {
   nb::bytes raw;
   nb::str scene_id;
   RenderRequest request;
 };
 
-// Moment by Python's time.monotonic; far ones are none.
+// Converts a time of Python's time.monotonic; a distant time counts as no deadline.
 Clock::time_point time_of(double moment);
 
-// A request in the queue, with its reply. One thread waits for it. Functions need the interpreter's lock, unless they
-// say otherwise.
+// A request in the queue, with its reply. One thread waits for it. Functions need the GIL unless stated otherwise.
 class BoundJob {
  public:
-  // `render` is a BoundRender; `prefix` comes before its reply. Devices can write to the memory `outside`, which the
-  // job keeps.
+  // `render` is a BoundRender; `prefix` precedes its reply. The device can write to the memory in `outside`, which the
+  // job keeps alive.
   BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
            const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {},
            const std::optional<Outside>& outside = {});
 
-  // Submits and awaits, without the interpreter's lock; a small job runs on this thread while the device is
-  // idle.
+  // Submits and awaits the job without the GIL; a small job runs on this thread while the device is idle.
   void run(Clock::time_point arrived);
-  // Adds it to the queue, unless it is refused. With or without the interpreter's lock.
+  // Adds the job to the queue, unless it is refused. With or without the GIL.
   void submit();
-  // Waits, without the interpreter's lock, for a job that was submitted, and completes the reply to a request that has
-  // arrived at `arrived`. `settle` must follow.
+  // Waits for the submitted job without the GIL and completes the reply; `arrived` is when the request arrived.
+  // `settle` must follow.
   void await(Clock::time_point arrived);
   Outcome settle();
-  // Whether it has succeeded; with or without the interpreter's lock, after `await`.
+  // Whether the job has succeeded; after `await`, with or without the GIL.
   bool is_done() const { return outcome_ == Outcome::kDone; }
   bool has_started() const { return queue_.has_started(*job_); }
-  // Nobody waits for it any more.
+  // Cancels the job, for which nobody waits any more.
   void cancel() { queue_.cancel(*job_); }
 
   nb::object reply() const { return is_done() ? nb::object(reply_) : nb::none(); }
-  // Gives the reply away, and with it all that is not needed to tell how the job went.
+  // Returns the reply, and frees everything that is not needed to report how the job went.
   nb::object take_reply();
   // Milliseconds by stage.
   std::vector<std::pair<std::string, double>> stage_times() const;

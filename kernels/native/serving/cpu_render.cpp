@@ -1,4 +1,4 @@
-// Renders of prepared requests on the CPU: the kernels write to the payload itself where an output is sent as it is.
+// Renders of prepared requests on the CPU. The kernels write directly to the payload if an output needs no conversion.
 #include "serving/cpu_render.h"
 
 #include <chrono>
@@ -21,7 +21,7 @@ struct Scratch {
   gaussians::Workspace gaussians;
   gaussians::Pass pass;
   spheres::Workspace spheres;
-  // Buffers of outputs that are converted, or whose place in the payload is not aligned.
+  // Buffers of outputs that need conversion, or whose place in the payload is not aligned.
   std::vector<std::unique_ptr<Buffer>> outputs;
 };
 
@@ -43,7 +43,7 @@ class Targets {
     }
   }
 
-  // Converts what was not written in its place.
+  // Converts the outputs that were not written directly to the payload.
   void finish() {
     for (std::size_t i = 0; i < render_.outputs.size(); ++i) {
       const Output& output = render_.outputs[i];
@@ -51,7 +51,7 @@ class Targets {
     }
   }
 
-  // Places of a view of each, in memory for all views.
+  // Pointers to a view of each output, in memory for all views.
   template <class Kernels>
   Kernels of_view(int view) const {
     Kernels kernels{};

@@ -1,4 +1,4 @@
-// Conversions of float32 to what replies carry, with the bits of PyTorch's conversions.
+// Conversions of float32 to the encodings of replies, with the bits of PyTorch's conversions.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace lumigrad::serving {
 
-// 0..1 as 0..255, rounded, ties to even; values outside are clamped, NaN becomes 0.
+// Maps 0..1 to 0..255, rounded, ties to even; values outside are clamped, NaN becomes 0.
 inline std::uint8_t level_of(float value) {
   float scaled = value * 255.0f;
   scaled = scaled > 0.0f ? scaled : 0.0f;
@@ -15,14 +15,14 @@ inline std::uint8_t level_of(float value) {
   return static_cast<std::uint8_t>(std::nearbyint(scaled));
 }
 
-// Rounded, ties to even; every NaN becomes the one of sign 0.
+// Rounds, ties to even; every NaN becomes the positive quiet NaN.
 inline std::uint16_t bfloat16_of(float value) {
   if (std::isnan(value)) return 0x7FC0;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// Rounded, ties to even; a NaN stays one, with the sign and the highest bits of its payload.
+// Rounds, ties to even; NaN stays NaN, with its sign and the highest bits of its payload.
 inline std::uint16_t float16_of(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);

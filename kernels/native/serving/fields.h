@@ -1,4 +1,4 @@
-// Messages as protobuf encodes them, field by field.
+// Encoded protobuf messages, field by field.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace lumigrad::serving {
 
 enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
-// A field of a message: of those with a length its content, of others their bytes.
+// A field of a message: the content of a length-delimited field, the raw bytes of any other.
 struct Field {
   std::uint32_t number;
   std::uint32_t type;
   std::string_view content;
 };
 
-// The number of a field of type kVarint.
+// The value of a field of type kVarint.
 inline std::uint64_t varint_of(const Field& field) {
   std::uint64_t value = 0;
   int shift = 0;
@@ -35,13 +35,13 @@ inline void append_varint(std::string& to, std::uint64_t value) {
 
 inline void append_tag(std::string& to, unsigned field, WireType type) { append_varint(to, field << 3 | type); }
 
-// Reads the fields of a message one after the other, as protobuf encodes them.
+// Reads the fields of an encoded message one by one.
 class Fields {
  public:
   explicit Fields(std::string_view message) : at_(message.data()), end_(message.data() + message.size()) {}
 
   bool at_end() const { return at_ == end_; }
-  // The next field; none if the bytes are no field, or begin a group.
+  // The next field; nullopt if the bytes are not a valid field or begin a group.
   std::optional<Field> next() {
     std::uint64_t tag = 0;
     if (!read_varint(tag) || tag >> 3 == 0 || tag > UINT32_MAX) return std::nullopt;
@@ -90,7 +90,7 @@ class Fields {
   const char* end_;
 };
 
-// Appends the bytes of a message to a key, but for those of its poses.
+// Appends the bytes of a message, except those of its poses, to a key.
 class Key {
  public:
   Key(std::string_view raw, std::string& to) : raw_(raw), to_(to) { to_.reserve(raw.size()); }

@@ -5,7 +5,7 @@
 namespace lumigrad::serving {
 namespace {
 
-// Longer requests take longer anyway.
+// Longer requests gain little from the shortcut.
 constexpr std::size_t kMostBytes = 64 << 10;
 
 enum RequestNumber : std::uint32_t { kNumber = 1, kCameras = 3, kTimeout = 4, kLane = 6, kPipelined = 7, kEnd = 8 };
@@ -14,7 +14,7 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 128; });
 }
 
-// Reads a field that is no camera.
+// Reads a field that is not a camera.
 bool read_field(const Field& field, FrameRequest& request) {
   if (field.number == kLane) {
     request.lane = field.content;
@@ -37,7 +37,7 @@ bool read_field(const Field& field, FrameRequest& request) {
   }
 }
 
-// The length comes first, so that no two lists of cameras have the same key.
+// The length comes first, so that different lists of cameras cannot have the same key.
 bool read_keyed_camera(std::string_view message, FrameRequest& request) {
   append_varint(request.key, message.size());
   Key key(message, request.key);

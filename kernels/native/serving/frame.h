@@ -1,4 +1,4 @@
-// Frames of a stream: their requests, and the bytes of their replies around those of a RenderReply.
+// Frames of a stream: their requests, and the bytes of their replies around a RenderReply.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,23 @@
 
 namespace lumigrad::serving {
 
-// A `lumigrad.v1.FrameRequest` that has nothing but cameras with OpenCV's model, and may be waited for.
+// A `lumigrad.v1.FrameRequest` that has only cameras with OpenCV's model, and may not be skipped.
 struct FrameRequest {
   std::uint64_t number = 0;
-  std::uint32_t timeout_ms = 0;  // 0: none.
+  std::uint32_t timeout_ms = 0;  // 0 if there is none.
   bool is_pipelined = false;
-  std::string lane;  // With the lease; empty: no lane.
-  // All bytes of the cameras but those of their poses, and whether there is a lane. Frames of equal keys differ only in
-  // values of poses and in the lane's name, as long as they follow the same `render`.
+  std::string lane;  // With the lease; empty without a lane.
+  // All bytes of the cameras except their poses, and whether there is a lane. Frames with equal keys that follow the
+  // same `render` differ only in the values of their poses and in the lane's name.
   std::string key;
   std::vector<CameraPose> poses;  // Poses of the cameras, in order.
 };
 
-// None for whatever may be wrong or of another kind: a `render`, a frame that may be skipped, fields that occur twice,
-// other cameras than `read_render_request` takes, text that is not ASCII, or bytes that are no message.
+// Returns nullopt for any request that may be invalid or is of another kind: with a `render`, a frame that may be
+// skipped, repeated fields, cameras that `read_render_request` rejects, text that is not ASCII, or malformed bytes.
 std::optional<FrameRequest> read_frame_request(std::string_view raw);
 
-// The bytes of a `lumigrad.v1.FrameReply` before those of its RenderReply.
+// The bytes of a `lumigrad.v1.FrameReply` before its RenderReply.
 std::string frame_head(std::uint64_t number, std::size_t reply_bytes);
 
 }  // namespace lumigrad::serving

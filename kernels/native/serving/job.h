@@ -1,4 +1,4 @@
-// Jobs for the device's thread: what the queue has to know of each, how they end, and those that run without Python.
+// Jobs for the device's thread: what the queue knows of each job, how jobs end, and jobs that run without Python.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ inline double seconds_of(Clock::duration duration) { return std::chrono::duratio
 
 constexpr int kPriorities = 3;  // 0 is the most urgent.
 
-// Prediction of what a job takes, and its place in the queue. Kinds, batches and sequences are numbers that
-// stand for equal things; 0: none.
+// The predicted cost of a job, and its place in the queue. Equal numbers mean the same kind, batch or sequence; 0 means
+// none.
 struct Demand {
   std::string tenant;
   int priority = 1;
@@ -30,9 +30,9 @@ struct Demand {
   std::size_t bytes = 0;       // Device memory.
   std::uint64_t batch = 0;     // Jobs of one batch may run together.
   double fill = 0;             // The fraction of a full batch that the job takes.
-  std::uint64_t sequence = 0;  // Jobs of one sequence may run while the device is at work on the one before.
+  std::uint64_t sequence = 0;  // Jobs of one sequence may run while the device still works on the previous one.
   bool repeatable = false;     // The job changes only its result, so that its kernels may be stopped at any time.
-  bool own = false;            // The worker's own: it may take as long as it likes.
+  bool own = false;            // The worker's own job, without a time limit.
 };
 
 // How a job has left the queue.
@@ -44,14 +44,14 @@ enum class Outcome {
   kTooNear,    // Refused: it cannot end before its deadline.
   kClosed,     // Refused: the queue is closed.
   kLate,       // The job's deadline passed before it could run.
-  kCancelled,  // The call ended before the job could run, or the kernels were stopped because it had.
+  kCancelled,  // The call ended before the job could run, or while it ran, and the kernels were stopped.
   kOverdue,    // The kernels were stopped, because they took longer than a call may.
   kLost,       // The device was lost while it ran.
 };
 
 // Numbers for the error of a refused job.
 struct Refusal {
-  std::size_t own = 0, all = 0;  // kFull: places that its tenant, and all tenants, have taken.
+  std::size_t own = 0, all = 0;  // kFull: places that the job's tenant and all tenants have taken.
   double retry_seconds = 0;      // kFull.
   double needed = 0, left = 0;   // kTooNear: seconds.
 };
@@ -66,16 +66,16 @@ class Job : public std::enable_shared_from_this<Job> {
 
   const Demand demand;
 
-  // The queue writes these under its lock: to be read once the job has ended, or by the device's thread while it runs.
+  // Written by the queue under its lock; may be read once the job has ended, or by the device's thread while it runs.
   Clock::time_point queued{}, started{}, ended{};
   Outcome outcome = Outcome::kPending;
   Refusal refusal;
   bool is_waiting = false;
   std::condition_variable has_ended;
 
-  // Nobody waits for its kernels any more: its call has ended, or it has failed.
+  // Whether nobody waits for the kernels any more, because the call has ended or the job has failed.
   std::atomic<bool> is_given_up{false};
-  // The seconds that a call may take, if it was stopped because it took longer; 0: it was not.
+  // The limit, in seconds, if the job was stopped because it took longer; otherwise 0.
   std::atomic<double> overdue_limit{0};
 };
 
@@ -83,27 +83,27 @@ class Job : public std::enable_shared_from_this<Job> {
 class LeftWork {
  public:
   virtual ~LeftWork() = default;
-  // Waits for its end, however it ends.
+  // Waits until the work ends, whether it succeeds or fails.
   virtual void wait() noexcept = 0;
 };
 
-// A job that needs no Python: it runs on the device's thread without the interpreter's lock.
+// A job that needs no Python: it runs on the device's thread without the GIL.
 class NativeJob : public Job {
  public:
   using Job::Job;
   bool is_native() const final { return true; }
 
-  // Runs all jobs of a batch, of which this is the first; a job that may not run with others gets itself alone. It
-  // heeds a StopRequest, and takes no more memory from the pools than the room of the batch. If it throws, all have
-  // failed. Its thread may be at work after `Queue::run` has returned (kLost): what it uses must live as long as the
-  // jobs, which the queue holds meanwhile.
+  // Runs all jobs of a batch, whose first job is this one; a job that cannot be batched is alone in its batch. Heeds a
+  // StopRequest, and takes no more memory from the pools than the room of the batch. If it throws, all jobs have
+  // failed. It may still be running after `Queue::run` has returned (kLost): everything that it uses must live as long
+  // as the jobs, which the queue keeps alive meanwhile.
   virtual void run(std::span<NativeJob* const> batch) = 0;
 
-  // Whether it may run on the thread that waits for it, while nothing else runs or waits: it needs nothing of the
-  // device's thread, and takes less time than changing threads does.
+  // Whether the job may run on the thread that waits for it while nothing else runs or waits: it needs nothing of the
+  // device's thread, and takes less time than a switch of threads.
   virtual bool runs_anywhere() const { return false; }
 
-  // The memory that the pools may give it, including demand.bytes (see common/room.h).
+  // The memory that the job may take from the pools, including demand.bytes (see common/room.h).
   std::int64_t room_bytes = 0;
   std::exception_ptr error;  // kFailed.
 };

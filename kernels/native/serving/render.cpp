@@ -52,7 +52,7 @@ void encode(const Output& output, const void* from, char* to) {
   }
 }
 
-// Sums with 0 turn -0 into 0, as a product with the identity does, which is the pose of a slice that does not move.
+// Adding 0 turns -0 into 0, as a product with the identity does, the pose of a resting slice.
 gaussians::Pose pose_of(const CameraPose& camera) {
   gaussians::Pose pose;
   const auto& r = camera.rotation;

@@ -1,5 +1,5 @@
-// Renders of stored scenes whose requests differ in the poses of their cameras only: everything else was checked and
-// prepared for the first of them. No function here needs Python.
+// Renders of stored scenes whose requests differ only in the poses of their cameras: everything else was checked and
+// prepared for the first request. No function here needs Python.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace lumigrad::serving {
 
-// How an output of the kernels is sent. Levels are whole numbers from 0 to 255, of values from 0 to 1.
+// The encoding of an output in replies. Levels are whole numbers from 0 to 255 for values from 0 to 1.
 enum class Encoding { plain, levels, float16, bfloat16 };
 
 // An output of all views, and its place in the payload of a reply.
@@ -28,14 +28,14 @@ struct Output {
   std::size_t offset;  // Bytes.
 
   std::size_t bytes() const;
-  // Whether kernels that can write levels of colours do; all other conversions are made after them.
+  // Whether the output is colours as levels, which some kernels write themselves; other conversions follow later.
   bool are_color_levels() const { return encoding == Encoding::levels && name == "color"; }
 };
 
-// Converts float32, or int32 where it is plain, to `to`, which may have any alignment.
+// Converts float32, or int32 if the encoding is plain, to `to`, which may have any alignment.
 void encode(const Output& output, const void* from, char* to);
 
-// The kernels' pose of the one slice of a scene, which does not move.
+// The kernels' pose of a scene with a single, resting slice.
 gaussians::Pose pose_of(const CameraPose& camera);
 
 // Memory that the kernels of Gaussians write.
@@ -44,14 +44,14 @@ struct GaussianTargets {
   std::int32_t* ids = nullptr;
 };
 
-// Sets the kernels' pointer for an output, of colours as levels if it is sent so; throws std::invalid_argument for an
-// unknown name.
+// Sets the kernels' pointer for an output, and for colours sent as levels the pointer for levels; throws
+// std::invalid_argument for an unknown name.
 void point(GaussianTargets& targets, const Output& output, void* to);
 void point(spheres::Outputs& outputs, const Output& output, void* to);
-// The same for an image as the kernels compute it; "ids" is none of these.
+// Sets the kernels' pointer for an image by name; "ids" is not an image of the kernels.
 void point(gaussians::Outputs& outputs, const std::string& name, void* to);
 
-// The kernels' stages in a Render.
+// The number of the kernels' stages in a Render.
 constexpr int kRenderStages = 4;
 using RenderStages = std::array<const char*, kRenderStages>;
 
@@ -69,17 +69,17 @@ struct Render {
   virtual std::size_t views_count() const = 0;
   // Pixels and primitives of all views.
   virtual std::int64_t work() const = 0;
-  // Whether the general way draws views from these poses.
+  // Whether the general path accepts views from these poses.
   virtual bool takes(const std::vector<CameraPose>& poses) const = 0;
 
-  // Whether the kernels of other devices than the CPU write levels of colours, too.
+  // Whether the kernels of devices other than the CPU also write levels of colours.
   virtual bool has_device_levels() const = 0;
 
-  // Whether one thread draws it in less time than it takes to wake another.
+  // Whether one thread renders it in less time than waking another thread takes.
   bool is_small() const;
-  // Bytes of the outputs without what lies between them.
+  // Bytes of the outputs, excluding the gaps between them.
   std::size_t output_bytes() const;
-  // Clears what lies between the outputs in a payload.
+  // Clears the gaps between the outputs in a payload.
   void clear_gaps(char* payload) const;
 
   std::vector<Output> outputs;  // Outputs by their places; the last one ends with the payload.
@@ -93,7 +93,7 @@ struct GaussianRender final : Render {
   bool takes(const std::vector<CameraPose>& poses) const override { return poses.size() == views.size(); }
   bool has_device_levels() const override { return true; }
 
-  // The scene with the poses of its views, of which there may be several times as many.
+  // The scene with these poses of its views; there may be several times as many poses as views.
   gaussians::Scene scene_at(const std::vector<gaussians::Pose>& poses) const;
 
   std::vector<gaussians::View> views;
@@ -108,7 +108,7 @@ struct SphereRender final : Render {
   const RenderStages& stages() const override;
   std::size_t views_count() const override { return lenses.size(); }
   std::int64_t work() const override;
-  // Rotations alone.
+  // Accepts rotations only.
   bool takes(const std::vector<CameraPose>& poses) const override;
   bool has_device_levels() const override { return false; }
 
@@ -120,14 +120,14 @@ struct SphereRender final : Render {
   spheres::Scene scene;  // Its pointers stay valid as long as the render.
 };
 
-// Request with its poses, and the place of its payload. `payload`, `staging` and the arrays of `render` stay valid
+// A request with its poses, and the place of its payload. `payload`, `staging` and the arrays of `render` stay valid
 // until its job has ended, for ever if the outcome is kLost.
 struct Request {
   std::shared_ptr<const Render> render;
   std::vector<CameraPose> poses;
   char* payload;
-  char* staging;  // Memory of Renderer::staging_bytes, pinned if it can be.
-  // Whether the device can write to the payload, where an output is sent as the kernels write it.
+  char* staging;  // Memory of Renderer::staging_bytes, pinned if possible.
+  // Whether the device can write outputs that need no conversion directly to the payload.
   bool is_payload_pinned = false;
 };
 
@@ -136,21 +136,21 @@ class RenderJob : public NativeJob, public Request {
  public:
   RenderJob(Demand demand, Request request) : NativeJob(std::move(demand)), Request(std::move(request)) {}
 
-  // Completes the payload of a job that is done, on the thread that has waited for it. Throws if the device has failed.
+  // Completes the payload of a job that is done, on the thread that waited for it. Throws if the device has failed.
   virtual void complete() = 0;
 
-  // Times of a job that is complete.
+  // Times of a complete job.
   RenderTimes times;
-  // The views of its batch, in one of the batch's jobs; 0 in the others.
+  // The number of views in the batch, set in one of its jobs; 0 in the other jobs.
   int batch_views = 0;
 };
 
-// Makes the jobs of one device, which share its memory: one batch runs at a time.
+// Creates the jobs of one device, which share its memory: one batch runs at a time.
 class Renderer {
  public:
   virtual ~Renderer() = default;
-  // The memory that the outputs of a job need on the host beside the payload, to which the device can write if it is
-  // pinned.
+  // The memory that the outputs of a job need on the host besides the payload; the device can write to a pinned payload
+  // itself.
   virtual std::size_t staging_bytes(const Render& render, bool is_payload_pinned) const = 0;
   virtual std::shared_ptr<RenderJob> job(Demand demand, Request request) const = 0;
 };

@@ -19,7 +19,7 @@ void append_double(std::string& to, unsigned field, double value) {
 }  // namespace
 
 std::string timings_field(std::span<const StageTime> stages, double total_milliseconds, unsigned number) {
-  // Timings.stages and .total_milliseconds; Stage.name and .milliseconds.
+  // Field numbers of Timings.stages and .total_milliseconds, and of Stage.name and .milliseconds.
   enum Number : unsigned { kStages = 1, kTotal = 2, kName = 1, kMilliseconds = 2 };
   std::string timings;
   for (const StageTime& stage : stages) {

@@ -13,8 +13,8 @@ struct StageTime {
   double milliseconds;
 };
 
-// The field `timings` of a `lumigrad.v1.RenderReply`, or by its number that of another reply. Its length depends on the
-// names alone.
+// The field `timings` of a `lumigrad.v1.RenderReply`, or of another reply with this field number. Its length depends on
+// the names alone.
 std::string timings_field(std::span<const StageTime> stages, double total_milliseconds, unsigned number = 6);
 
 }  // namespace lumigrad::serving

@@ -9,10 +9,10 @@
 namespace lumigrad::serving {
 namespace {
 
-// Longer requests take longer anyway.
+// Longer requests gain little from the shortcut.
 constexpr std::size_t kMostBytes = 64 << 10;
 
-// Copies packed doubles; false if there are more or fewer, or some are not finite.
+// Copies packed doubles; false if their number is wrong or one is not finite.
 template <std::size_t kCount>
 bool copy_doubles(std::string_view from, std::array<double, kCount>& to) {
   if (from.size() != sizeof(to)) return false;
@@ -23,7 +23,7 @@ bool copy_doubles(std::string_view from, std::array<double, kCount>& to) {
   return true;
 }
 
-// `lumigrad.v1.OpenCVCamera`: its intrinsics and its lens belong to the key.
+// Reads a `lumigrad.v1.OpenCVCamera`; its intrinsics and its lens are part of the key.
 bool read_opencv(std::string_view message, std::vector<CameraPose>& poses, Key& key) {
   CameraPose pose;
   bool has_rotation = false, has_translation = false;

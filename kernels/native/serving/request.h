@@ -1,4 +1,4 @@
-// Render requests of stored scenes, read without parsing them whole: requests of one kind differ in poses only.
+// Render requests of stored scenes, read without full parsing: requests of one kind differ only in poses.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace lumigrad::serving {
 
-// World to camera: p = rotation * x + translation, row-major; finite.
+// World to camera: p = rotation * x + translation; row-major; finite.
 struct CameraPose {
   std::array<double, 9> rotation;
   std::array<double, 3> translation;
@@ -21,25 +21,25 @@ struct CameraPose {
 // A `lumigrad.v1.SceneRef`.
 struct SceneRef {
   std::string_view scene_id;  // Or the name.
-  std::uint64_t version = 0;  // 0: the current one.
+  std::uint64_t version = 0;  // 0: the current version.
   bool is_named = false;
 };
 
-// False for whatever may be wrong or of another kind, as below.
+// Returns false for any message that may be invalid or is of another kind, as below.
 bool read_scene_ref(std::string_view message, SceneRef& scene);
 
-// Reads a `lumigrad.v1.Camera`: appends its pose, and to the key all else. False as above.
+// Reads a `lumigrad.v1.Camera`: appends its pose to `poses`, and everything else to the key. False as above.
 bool read_camera(std::string_view message, std::vector<CameraPose>& poses, Key& key);
 
-// A `lumigrad.v1.RenderRequest` of a scene that it refers to, seen by cameras with OpenCV's model.
+// A `lumigrad.v1.RenderRequest` of a stored scene, seen by cameras with OpenCV's model.
 struct RenderRequest : SceneRef {
-  // All bytes but those of the poses. Requests of equal keys are equal but for the values of their poses.
+  // All bytes except the poses. Requests with equal keys differ only in the values of their poses.
   std::string key;
-  std::vector<CameraPose> poses;  // Poses of its cameras, in order.
+  std::vector<CameraPose> poses;  // Poses of the cameras, in order.
 };
 
-// None for whatever may be wrong or of another kind: a scene or tensors in the request, other cameras, fields that
-// occur twice, numbers that are not packed, values that are not finite, or bytes that are no message. `raw` must
+// Returns nullopt for any request that may be invalid or is of another kind: with a scene or tensors in it, other
+// cameras, repeated fields, numbers that are not packed, values that are not finite, or malformed bytes. `raw` must
 // outlive the result.
 std::optional<RenderRequest> read_render_request(std::string_view raw);
 

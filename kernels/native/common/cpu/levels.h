@@ -9,13 +9,13 @@
 
 LG_BEGIN
 
-// Rounded, ties to even; values outside are clamped. NaN is 0, since max returns its second argument for one.
+// Rounds, ties to even; values outside are clamped. NaN becomes 0, since max returns its second argument for NaN.
 LG_INLINE void store_levels(Pack values, uint8_t* to) {
   const Pack scaled = min(max(values * Pack(255.0f), Pack(0.0f)), Pack(255.0f));
   store_bytes(truncate(round_whole(scaled)), to);
 }
 
-// The levels of `count` values, which are aligned and followed by what fills the last pack.
+// Writes the levels of `count` values, which must be aligned and padded to a whole pack.
 LG_INLINE void write_levels(const float* values, std::size_t count, uint8_t* to) {
   std::size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store_levels(Pack::load(values + i), to + i);

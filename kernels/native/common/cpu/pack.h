@@ -1,5 +1,5 @@
 // A pack: 16 floats (Pack), 16 ints (IntPack) and 16 truth values (MaskPack) for the instruction set this file is
-// compiled for. A block of 4x4 pixels is one pack on every machine, so that all of them compute the same.
+// compiled for. A block of 4x4 pixels is one pack on every machine, so that all machines compute the same.
 #pragma once
 
 #include "common/math/number.h"
@@ -15,7 +15,7 @@
 LG_BEGIN
 
 inline constexpr int kLanes = 16;
-// Floats per register: with the compiler's vectors a pack is processed so many floats at a time.
+// Floats per register: a pack of compiler vectors is processed this many floats at a time.
 #if defined(LUMIGRAD_ISA_avx512)
 inline constexpr int kRegister = 16;
 #elif defined(LUMIGRAD_ISA_avx2)

@@ -1,4 +1,4 @@
-// Packs of doubles: as many as a register of the instruction set holds, so that sixteen values take several. Every
+// Packs of doubles: one register of the instruction set each, so that sixteen values take several packs. Every
 // operation works lane by lane.
 #pragma once
 
@@ -84,7 +84,7 @@ LG_INLINE double sum(Pack64 a) {
 
 typedef float FloatsOfPart __attribute__((vector_size(kLanes64 * 4)));
 
-// Part number `part` of a pack of floats.
+// Converts part number `part` of a pack of floats.
 LG_INLINE Pack64 widen(const Pack& a, int part) {
   FloatsOfPart floats;
   memcpy(&floats, reinterpret_cast<const float*>(&a) + part * kLanes64, sizeof(floats));
@@ -94,7 +94,7 @@ LG_INLINE void narrow(Pack64 a, int part, Pack& to) {
   const FloatsOfPart floats = __builtin_convertvector(a.v, FloatsOfPart);
   memcpy(reinterpret_cast<float*>(&to) + part * kLanes64, &floats, sizeof(floats));
 }
-// The lanes of a part of which the bit is set.
+// The lanes of a part whose bits are set.
 LG_INLINE MaskPack64 mask_of_part(unsigned bits, int part) {
   MaskPack64 mask;
   for (int i = 0; i < kLanes64; ++i) mask.v[i] = -static_cast<long long>(bits >> (part * kLanes64 + i) & 1u);

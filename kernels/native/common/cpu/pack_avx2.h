@@ -103,7 +103,7 @@ LG_INLINE IntPack select(MaskPack m, IntPack x, IntPack y) {
           _mm256_blendv_epi8(y.b, x.b, _mm256_castps_si256(m.b))};
 }
 LG_INLINE Pack zero_unless(MaskPack m, Pack x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
-// a + b where m, else a: b may be anything there, NaN included.
+// a + b where m, else a; b may be NaN where m is false.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) {
   return {_mm256_add_ps(a.a, _mm256_and_ps(m.a, b.a)), _mm256_add_ps(a.b, _mm256_and_ps(m.b, b.b))};
 }
@@ -118,7 +118,7 @@ LG_INLINE Pack fma(Pack x, Pack y, Pack z) { return {_mm256_fmadd_ps(x.a, y.a, z
 LG_INLINE Pack fnma(Pack x, Pack y, Pack z) {
   return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
 }
-// Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
+// An estimate refined by one step of Newton's method: it avoids the divider, the bottleneck of the formulas.
 LG_INLINE Pack quick_inverse(Pack a) {
   const Pack x = {_mm256_rcp_ps(a.a), _mm256_rcp_ps(a.b)};
   return fma(x, fnma(a, x, Pack(1.0f)), x);
@@ -137,12 +137,12 @@ LG_INLINE void store_unaligned(Pack x, float* p) {
   _mm256_storeu_ps(p, x.a);
   _mm256_storeu_ps(p + 8, x.b);
 }
-// Past the cache, to an aligned address.
+// Stores past the cache, to an aligned address.
 LG_INLINE void stream(Pack x, float* p) {
   _mm256_stream_ps(p, x.a);
   _mm256_stream_ps(p + 8, x.b);
 }
-// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+// Writes base + i for each set lane i, possibly overwriting as many bytes as there are lanes; returns the number set.
 LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   int count = 0;
   for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) {
@@ -150,7 +150,7 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   }
   return count;
 }
-// Lanes from 0 to 255 as bytes, which may be unaligned.
+// Stores lanes from 0 to 255 as bytes; `to` may be unaligned.
 LG_INLINE void store_bytes(IntPack x, uint8_t* to) {
   // Packing interleaves the halves of the registers.
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
@@ -183,13 +183,13 @@ LG_INLINE float lowest(Pack x) {
   q = _mm_min_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-// The numbers of the bits that are set, first in the lanes.
+// The numbers of the set bits, in the first lanes.
 LG_INLINE __m256i numbers_of_set(unsigned bits) {
   const uint64_t bytes = _pdep_u64(bits, 0x0101010101010101u) * 0xff;
   const uint64_t numbers = _pext_u64(0x0706050403020100u, bytes);
   return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(numbers)));
 }
-// Writes the lanes that are set one after another, and perhaps as much as a whole pack; returns how many are set.
+// Writes the set lanes without gaps, possibly overwriting a whole pack; returns their number.
 LG_INLINE int store_set(MaskPack m, IntPack x, int* to) {
   const unsigned low = static_cast<unsigned>(_mm256_movemask_ps(m.a)), high = to_bits(m) >> 8;
   const int count = __builtin_popcount(low);

@@ -63,7 +63,7 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) { return {static_cast<__mmask16
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return _mm512_mask_blend_ps(m.v, b.v, a.v); }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return _mm512_mask_blend_epi32(m.v, b.v, a.v); }
 LG_INLINE Pack zero_unless(MaskPack m, Pack a) { return _mm512_maskz_mov_ps(m.v, a.v); }
-// a + b where m, else a: b may be anything there, NaN included.
+// a + b where m, else a; b may be NaN where m is false.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return _mm512_mask_add_ps(a.v, m.v, a.v, b.v); }
 LG_INLINE Pack sqrt(Pack a) { return _mm512_sqrt_ps(a.v); }
 LG_INLINE Pack min(Pack a, Pack b) { return _mm512_min_ps(a.v, b.v); }
@@ -71,7 +71,7 @@ LG_INLINE Pack max(Pack a, Pack b) { return _mm512_max_ps(a.v, b.v); }
 LG_INLINE Pack abs(Pack a) { return _mm512_abs_ps(a.v); }
 LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
 LG_INLINE Pack fnma(Pack a, Pack b, Pack c) { return _mm512_fnmadd_ps(a.v, b.v, c.v); }
-// Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
+// An estimate refined by one step of Newton's method: it avoids the divider, the bottleneck of the formulas.
 LG_INLINE Pack quick_inverse(Pack a) {
   const Pack x = _mm512_rcp14_ps(a.v);
   return fma(x, fnma(a, x, Pack(1.0f)), x);
@@ -86,9 +86,9 @@ LG_INLINE IntPack truncate(Pack a) { return _mm512_cvttps_epi32(a.v); }
 LG_INLINE Pack to_float(IntPack a) { return _mm512_cvtepi32_ps(a.v); }
 LG_INLINE Pack load_unaligned(const float* p) { return _mm512_loadu_ps(p); }
 LG_INLINE void store_unaligned(Pack a, float* p) { _mm512_storeu_ps(p, a.v); }
-// Past the cache, to an aligned address.
+// Stores past the cache, to an aligned address.
 LG_INLINE void stream(Pack a, float* p) { _mm512_stream_ps(p, a.v); }
-// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+// Writes base + i for each set lane i, possibly overwriting as many bytes as there are lanes; returns the number set.
 LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(base));
@@ -96,7 +96,7 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
   return __builtin_popcount(m.v);
 }
-// Lanes from 0 to 255 as bytes, which may be unaligned.
+// Stores lanes from 0 to 255 as bytes; `to` may be unaligned.
 LG_INLINE void store_bytes(IntPack a, uint8_t* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a.v));
 }
@@ -106,7 +106,7 @@ LG_INLINE Pack exponent_of(Pack a) { return _mm512_getexp_ps(a.v); }
 LG_INLINE Pack mantissa_of(Pack a) { return _mm512_getmant_ps(a.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 LG_INLINE float sum(Pack a) { return _mm512_reduce_add_ps(a.v); }
 LG_INLINE float lowest(Pack a) { return _mm512_reduce_min_ps(a.v); }
-// Writes the lanes that are set one after another, and perhaps as much as a whole pack; returns how many are set.
+// Writes the set lanes without gaps, possibly overwriting a whole pack; returns their number.
 LG_INLINE int store_set(MaskPack m, Pack a, float* to) {
   _mm512_storeu_ps(to, _mm512_maskz_compress_ps(m.v, a.v));
   return __builtin_popcount(m.v);

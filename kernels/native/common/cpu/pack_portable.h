@@ -75,7 +75,7 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) {
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return m.v ? a.v : b.v; }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return m.v ? a.v : b.v; }
 LG_INLINE Pack zero_unless(MaskPack m, Pack a) { return m.v ? a.v : Float16Lanes{}; }
-// a + b where m, else a: b may be anything there, NaN included.
+// a + b where m, else a; b may be NaN where m is false.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return a.v + (m.v ? b.v : Float16Lanes{}); }
 LG_INLINE Pack sqrt(Pack a) {
   Pack result;
@@ -101,7 +101,7 @@ LG_INLINE Pack load_unaligned(const float* p) {
 }
 LG_INLINE void store_unaligned(Pack a, float* p) { memcpy(p, &a.v, sizeof(a.v)); }
 LG_INLINE void stream(Pack a, float* p) { a.store(p); }
-// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+// Writes base + i for each set lane i, possibly overwriting as many bytes as there are lanes; returns the number set.
 LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   int count = 0;
   for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) {
@@ -109,7 +109,7 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   }
   return count;
 }
-// Lanes from 0 to 255 as bytes, which may be unaligned.
+// Stores lanes from 0 to 255 as bytes; `to` may be unaligned.
 LG_INLINE void store_bytes(IntPack a, uint8_t* to) {
   typedef uint8_t Bytes16 __attribute__((vector_size(16)));
   const Bytes16 bytes = __builtin_convertvector(a.v, Bytes16);
@@ -130,7 +130,7 @@ LG_INLINE float lowest(Pack a) {
   for (int i = 1; i < 16; ++i) result = a.v[i] < result ? a.v[i] : result;
   return result;
 }
-// Writes the lanes that are set one after another; returns how many are set.
+// Writes the set lanes without gaps; returns their number.
 LG_INLINE int store_set(MaskPack m, Pack a, float* to) {
   int count = 0;
   for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = a.v[__builtin_ctz(rest)];

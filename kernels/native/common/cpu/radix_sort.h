@@ -38,7 +38,7 @@ inline uint64_t* radix_sort(uint64_t* a, uint64_t* b, const int64_t* begin, cons
       }
       trivial |= total > 0 && sum - start == total;
     }
-    // All keys share this digit: the pass is skipped, unless the segments still have to be joined.
+    // If all keys share this digit, the pass is skipped, unless the segments still have to be joined.
     if (trivial && !segmented) continue;
     for_parts(parts, [&](int p) {
       uint32_t* next = histogram + static_cast<int64_t>(p) * kRadix;

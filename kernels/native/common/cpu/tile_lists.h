@@ -30,7 +30,7 @@ LG_INLINE Pack lane_y() {
 
 inline constexpr int kMaxParts = 256;
 
-// Parts of a loop over primitives; one for small scenes, where waking threads costs more than it saves.
+// The number of parts of a loop over primitives; one for small scenes, where waking threads costs more than it saves.
 inline int parts_of(int64_t count) {
   const int64_t useful = count / 2048 + 1;
   const int threads = thread_count();
@@ -47,7 +47,7 @@ struct Segments {
     for (int p = 0; p < parts; ++p) sum += length[p];
     return sum;
   }
-  // All entries are now in one run, split evenly.
+  // Called once all entries are in one run: splits it evenly.
   void join(int64_t count) {
     parts = parts_of(count);
     for (int p = 0; p < parts; ++p) {
@@ -66,10 +66,10 @@ inline uint64_t* sort_by_key(uint64_t* pairs, int64_t capacity, Segments& segmen
   return sorted;
 }
 
-// Counts the tiles that a part of the loop over primitives visits, few of which may cover the whole film.
+// Counts the tiles that a part of the loop over primitives visits; a few primitives may cover the whole film.
 class TileWork {
  public:
-  // Whether the loop has to end.
+  // Whether the loop must end.
   bool stops_after(int64_t tiles) {
     constexpr int64_t kBetween = 1 << 16;
     done_ += tiles;
@@ -88,8 +88,8 @@ struct TileLists {
 };
 
 // Counting sort into tiles. each(part, visit, counting) calls visit(tile, number) for the entries of a part, in order,
-// twice: first to count, then to place. Tile numbers from `tiles` on mean none: several, for each entry waits for the
-// one before it in its tile.
+// twice: first to count, then to place. Tile numbers from `tiles` on mean no tile. There are several of them, since
+// each entry waits for the previous entry of its tile.
 inline constexpr int kNoTiles = 3;
 template <class Each>
 TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& starts_buffer, Buffer& entries_buffer,
@@ -117,7 +117,7 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
   if (total > kMost) throw NoRoom(total * sizeof(uint32_t), kMost * sizeof(uint32_t));
   const uint32_t sum = static_cast<uint32_t>(total);
   starts[tiles] = sum;
-  // Entries of no tile have a position per part, after the lists.
+  // Entries without a tile are written after the lists, to one position per part.
   uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
   for_parts(parts, [&](int p) {
     uint32_t* next = counts + static_cast<int64_t>(p) * slots;

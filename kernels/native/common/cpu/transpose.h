@@ -137,8 +137,8 @@ LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
 }
 #endif
 
-// rows[i][f] = columns[f] lane i for the first `used` rows. Written past the cache where `streaming`: rows are then
-// 64-byte aligned and count is a multiple of 16.
+// rows[i][f] = columns[f] lane i for the first `used` rows. If `streaming`, stores bypass the cache: rows must then be
+// 64-byte aligned, and count a multiple of 16.
 inline void scatter_columns(const float* columns, int count, float* const rows[kLanes], int used, bool streaming) {
   int first = 0;
   for (; first + kLanes <= count; first += kLanes) {
@@ -156,10 +156,10 @@ inline void scatter_columns(const float* columns, int count, float* const rows[k
   }
 }
 
-// Packs to and from 16 pairs, triples and quadruples, which may be unaligned.
+// Converts packs to and from 16 pairs, triples and quadruples, which may be unaligned.
 #if defined(LUMIGRAD_ISA_avx512)
 LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
-  // Lanes 0 to 15 of a, then of b; where c goes is filled in second.
+  // Indices 0 to 15 are lanes of a, then of b; the lanes of c are filled in second.
   const __m512i ab0 = _mm512_setr_epi32(0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5);
   const __m512i ab1 = _mm512_setr_epi32(21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26);
   const __m512i ab2 = _mm512_setr_epi32(0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0);
@@ -191,7 +191,7 @@ LG_INLINE void deinterleave_4(const float* from, Pack& a, Pack& b, Pack& c, Pack
   const __m512i cd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
   const __m512 r0 = _mm512_loadu_ps(from), r1 = _mm512_loadu_ps(from + 16);
   const __m512 r2 = _mm512_loadu_ps(from + 32), r3 = _mm512_loadu_ps(from + 48);
-  // Halves of two packs: those of the first eight quadruples, and of the last.
+  // Halves of two packs: the first eight quadruples, and the last eight.
   const __m512 ab0 = _mm512_permutex2var_ps(r0, ab, r1), ab1 = _mm512_permutex2var_ps(r2, ab, r3);
   const __m512 cd0 = _mm512_permutex2var_ps(r0, cd, r1), cd1 = _mm512_permutex2var_ps(r2, cd, r3);
   a.v = _mm512_shuffle_f32x4(ab0, ab1, 0x44);

@@ -1,4 +1,4 @@
-// What the Python bindings of all engines on CUDA devices share.
+// Parts shared by the Python bindings of all engines on CUDA devices.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,7 @@
 #include "common/cuda/timer.h"
 #include "common/math/number.h"
 
-// One namespace per build keeps the emulation's classes from being taken for those of a GPU.
+// One namespace per build, so that nanobind does not confuse the emulation's classes with those of a GPU.
 LG_BEGIN
 
 // The times of a call's stages.
@@ -17,7 +17,7 @@ struct CudaStages {
   DeviceTimer timer;
 };
 
-// A device and what the calls of one engine share there.
+// A device, and the state that the calls of one engine share on it.
 template <class Workspace>
 struct CudaSession {
   int device;
@@ -36,7 +36,7 @@ nanobind::class_<CudaSession<Workspace>> bind_session(nanobind::module_& m, cons
       nanobind::arg("device"));
 }
 
-// Calls run(stream) on a device, without Python's lock.
+// Calls run(stream) on a device, without the GIL.
 template <class Run>
 auto on_device(int device, std::uintptr_t stream, const Run& run) {
   nanobind::gil_scoped_release unlocked;

@@ -34,7 +34,7 @@ inline std::string describe(cudaError_t status, const char* doing) {
 // Throws unless the call succeeded. `doing` describes the call, for the message.
 inline void check(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // A refused call must not be reported a second time by the next one.
+  cudaGetLastError();  // Clears the error, so that the next call does not report it again.
   if (status == cudaErrorMemoryAllocation) throw DeviceMemoryError(describe(status, doing));
   throw DeviceError(describe(status, doing));
 }

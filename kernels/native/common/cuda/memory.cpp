@@ -14,7 +14,7 @@ namespace lumigrad {
 namespace {
 
 constexpr std::size_t kSmallest = 4096;
-// A cached block is used for requests of at least this fraction of its size; smaller ones are allocated separately.
+// A cached block serves requests of at least 1 / kSlack of its size; smaller requests are allocated separately.
 constexpr std::size_t kSlack = 2;
 
 struct Block {
@@ -58,7 +58,7 @@ int current_device() {
   return device;
 }
 
-// Frees the cached blocks of `device`, which it no longer uses.
+// Frees the cached blocks of `device`; the device must no longer use them.
 void free_kept(State& s, int device) {
   for (auto& [place, blocks] : s.kept) {
     if (place.device != device) continue;
@@ -109,7 +109,7 @@ void* device_take(std::size_t bytes, cudaStream_t stream) {
     s.kept_bytes[device] -= static_cast<std::int64_t>(block.bytes);
   } else {
     try {
-      // Memory that the call may still take has to be there.
+      // The device must have the memory that the call may still take.
       if (room != nullptr && s.kept_bytes[device] > room->left()) wait_and_free_kept(s, device);
       block.data = allocate(s, device, wanted);
     } catch (...) {
@@ -155,7 +155,7 @@ void device_trim() {
 std::string pin_host(void* memory, std::size_t bytes) {
   const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
   if (status == cudaSuccess) return "";
-  // Otherwise the next launch would report it.
+  // Clears the error, which the next launch would report otherwise.
   cudaGetLastError();
   return cudaGetErrorName(status);
 }

@@ -12,7 +12,7 @@
 namespace lumigrad {
 
 // A block of at least `bytes` bytes on the current device, for work on `stream`, aligned to 256; contents are
-// undefined. Thread-safe. Throws DeviceMemoryError; NoRoom if the calling thread may not take so much (see room.h).
+// undefined. Thread-safe. Throws DeviceMemoryError, or NoRoom if the calling thread may not take as much (see room.h).
 void* device_take(std::size_t bytes, cudaStream_t stream);
 // Gives a block back. Work that was queued on its stream may still use it; work on other streams may not. Null is
 // ignored.
@@ -23,10 +23,10 @@ std::uint64_t device_system_allocations();
 std::uint64_t device_bytes(int device);
 // Waits for the current device and returns its blocks that are not in use to the driver.
 void device_trim();
-// Registers host memory with CUDA ("pins" it), so that copies to and from it need no processor; the error's name if
-// CUDA refuses, "" otherwise. `memory` begins with a page.
+// Registers host memory with CUDA ("pins" it), so that copies to and from it do not occupy the CPU; returns the error's
+// name if CUDA refuses, "" otherwise. `memory` must begin on a page boundary.
 std::string pin_host(void* memory, std::size_t bytes);
-// Undoes it, once the current device has finished all work that may use the memory.
+// Undoes pin_host, once the current device has finished all work that may use the memory.
 void unpin_host(void* memory) noexcept;
 
 // An array from the pool, tied to one stream; growing loses the contents.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// A thread per float of a row; `by_item` lists the pairs of one item after another.
+// Runs a thread per float of a row; `by_item` lists the pairs grouped by item.
 __global__ void pairs_kernel(const unsigned* starts, const unsigned* by_item, std::size_t floats, int width,
                              const float* pair_rows, float* rows) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;

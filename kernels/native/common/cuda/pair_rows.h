@@ -1,4 +1,4 @@
-// Rows of sums per pair of a tile and an item, for sums that have the same bits each time.
+// Rows of sums per pair of a tile and an item, for deterministic sums.
 #pragma once
 
 #include "common/cuda/tiles.h"

@@ -32,7 +32,7 @@ void PairCount::copy(const unsigned long long* numbers, int count, cudaStream_t 
 
 std::size_t PairCount::wait(int number) const {
   check(cudaEventSynchronize(copied_), "counting the pairs of tiles and items");
-  // Stopping is possible here for the last time: the rest takes most of the time, and cannot be stopped.
+  // The last chance to stop: the rest takes most of the time and cannot be stopped.
   check_stop();
   return static_cast<std::size_t>(place_[number]);
 }
@@ -48,7 +48,7 @@ bool PairCount::has_come() const {
 }
 
 std::size_t PairCapacities::room_for(const Kind& kind, std::size_t limit) {
-  // Beyond the largest number; of few others that were, which are no measure for what is to come, twice as much.
+  // Factors of the largest number: twice as much after few calls, which do not predict later calls well.
   constexpr double kMore = 1.25, kFirst = 2.0;
   constexpr std::size_t kFew = 8, kLeast = 1024;
   receive();
@@ -64,7 +64,7 @@ std::size_t PairCapacities::room_for(const Kind& kind, std::size_t limit) {
 
 void PairCapacities::copy(const Kind& kind, const unsigned long long* pairs, cudaStream_t stream) {
   Sent& sent = sent_[next_++ % kSent];
-  // The device is far behind: this number is not read.
+  // If the device is far behind, this number is not read.
   if (sent.is_open) return;
   sent.count.copy(pairs, 1, stream);
   sent.kind = kind;

@@ -1,4 +1,4 @@
-// The number of (tile, item) pairs of a call, for which the host makes room.
+// The number of (tile, item) pairs of a call, for which the host allocates memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,33 +18,33 @@ class PairCount {
   PairCount& operator=(const PairCount&) = delete;
   ~PairCount();
 
-  // Queues the copy of `count` numbers on the device, two at the most.
+  // Queues the copy of `count` numbers, at most two, from the device.
   void copy(const unsigned long long* numbers, int count, cudaStream_t stream);
-  // Waits for the copy, not for what was queued after it; returns one of the numbers.
+  // Waits for the copy, not for work queued after it; returns one of the numbers.
   std::size_t wait(int number = 0) const;
-  // Whether the copy has been made: `wait` would return at once.
+  // Whether the copy is complete, so that `wait` returns at once.
   bool has_come() const;
 
  private:
-  unsigned long long* place_ = nullptr;  // Memory of the host that the device can reach.
+  unsigned long long* place_ = nullptr;  // Pinned host memory.
   cudaEvent_t copied_ = nullptr;
 };
 
-// How many pairs calls that are alike make room for, without waiting for the number: what the last of them had, and
-// some more. Their numbers come later. A call with more pairs has to do without lists.
+// The number of pairs that similar calls allocate memory for without waiting for their own count: the count of recent
+// calls and some more. Counts arrive later. A call with more pairs does without lists.
 class PairCapacities {
  public:
-  // Traits of a call by which similar calls are found, and its number of items, with which the pairs grow.
+  // Traits by which similar calls are found, and the number of items, with which the pairs grow.
   struct Kind {
     int views, width, height;
     std::size_t items;
   };
 
-  // The pairs to make room for; 0: none of the kind are known, or they may be more than `limit`.
+  // The pairs to allocate memory for; 0 if no similar call is known, or there may be more than `limit`.
   std::size_t room_for(const Kind& kind, std::size_t limit);
-  // Queues the copy of the number of a call, which is read once it has come.
+  // Queues the copy of a call's count, which is read once it has arrived.
   void copy(const Kind& kind, const unsigned long long* pairs, cudaStream_t stream);
-  // Takes note of the number of a call.
+  // Records the count of a call.
   void note(const Kind& kind, std::size_t pairs);
 
  private:
@@ -66,7 +66,7 @@ class PairCapacities {
   std::map<std::array<int, 3>, Known> known_;
 };
 
-// The most pairs that may be listed, at most `limit`, in the memory that the calling thread may still take.
+// The most pairs, up to `limit`, that fit in the memory that the calling thread may still take.
 std::size_t pairs_within_room(std::size_t limit);
 
 }  // namespace lumigrad

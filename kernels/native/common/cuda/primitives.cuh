@@ -12,8 +12,8 @@ namespace lumigrad {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 
-// An array for __shared__ memory. In the emulation an index out of range is an error, and a block finds NaN and -1 in
-// it, not what the last block left.
+// An array for __shared__ memory. In the emulation, an index out of range is an error, and the array holds NaN or -1 at
+// the start of a block, not the values of the last block.
 template <class T, int N>
 struct SharedArray {
 #ifdef LUMIGRAD_EMULATION
@@ -28,7 +28,7 @@ struct SharedArray {
   T values[N];
 };
 
-// The memory whose size the launch states.
+// The shared memory whose size is set by the launch.
 template <class T>
 __device__ inline T* dynamic_shared() {
 #ifdef LUMIGRAD_EMULATION
@@ -44,8 +44,8 @@ __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWar
 // Lanes below the calling one, as bits.
 __device__ inline unsigned lanes_below() { return (1u << lane_index()) - 1; }
 
-// Step of warp_sums: each lane keeps half of its 2 N values and hands the other half to the lane kOffset away; with
-// one value left, both keep it.
+// A step of warp_sums: each lane keeps half of its 2 N values and sends the other half to the lane kOffset away; if one
+// value is left, both lanes keep it.
 template <int N, int kOffset, int V>
 __device__ inline void warp_halves(float (&values)[V]) {
   if constexpr (N > 0) {
@@ -64,7 +64,7 @@ __device__ inline void warp_halves(float (&values)[V]) {
   }
 }
 
-// Sums each of V values over the warp, V a power of two up to 32; `values` is used up. The total of value i is returned
+// Sums each of V values over the warp, V a power of two up to 32; overwrites `values`. The total of value i is returned
 // to the lanes from i * 32 / V on, so that one atomic instruction can add all of them. Takes V + 4 shuffles at most
 // instead of 5 V.
 template <int V>
@@ -74,7 +74,7 @@ __device__ inline float warp_sums(float (&values)[V]) {
   return values[0];
 }
 
-// The total over the warp, to every lane.
+// The total over the warp, returned to every lane.
 template <class T>
 __device__ inline T warp_sum(T value) {
 #pragma unroll

@@ -8,7 +8,7 @@
 namespace lumigrad {
 namespace {
 
-// CUB's operators are called twice: first for the size of their scratch memory, then to do the work.
+// Calls a CUB operator twice: first for the size of its scratch memory, then to do the work.
 template <class Operator>
 void with_scratch(const Operator& run, cudaStream_t stream, const char* doing) {
   std::size_t bytes = 0;

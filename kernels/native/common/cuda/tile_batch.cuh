@@ -1,5 +1,5 @@
-// A block of threads draws a tile, a thread per pixel. It fetches its items in batches into shared memory, from the
-// tile's list, or from all items of the view where the tiles were not listed.
+// A block of threads renders a tile, one thread per pixel. It fetches its items in batches into shared memory, from the
+// tile's list, or from all items of the view if tiles were not listed.
 #pragma once
 
 #include "common/cuda/primitives.cuh"
@@ -10,7 +10,7 @@ namespace lumigrad {
 inline constexpr int kTilePixels = kDeviceTile * kDeviceTile;
 inline constexpr int kTileWarps = kTilePixels / kWarp;
 
-// Pixels of a warp: the same items mostly cover neighbouring pixels.
+// The pixels of a warp: neighbouring pixels mostly have the same items.
 inline constexpr int kWarpWidth = 8, kWarpHeight = 4;
 
 // The view and pixel of a thread.
@@ -54,18 +54,18 @@ struct TileList {
   }
 };
 
-// Up to an item per thread, in shared memory. Its record has kQuarters groups of four floats.
+// Up to one item per thread, in shared memory. A record has kQuarters groups of four floats.
 template <int kQuarters>
 struct TileBatch {
   SharedArray<float4, kTilePixels * kQuarters> records;
   SharedArray<unsigned, kTilePixels> items;
   SharedArray<int, kTileWarps> counts;
 
-  // Chooses those of the list's next items, from `position` on, that reach the tile, in order; returns how many. The
-  // threads of the block call it together, and again only after a barrier.
+  // Chooses, in order, those of the list's next items from `position` on that reach the tile; returns their number. All
+  // threads of the block must call it together, and again only after a barrier.
   //   of_entry(e) returns the item of an entry of the lists; reaches(item) returns whether it reaches the tile, and is
-  //   called if the tiles were not listed; keep(place, item, entry, i) is called for each item that is chosen, where
-  //   i is its position in the list, and the entry is a rank if there are no lists.
+  //   called only if tiles were not listed; keep(place, item, entry, i) is called for each chosen item, where i is its
+  //   position in the list, and the entry is a rank if there are no lists.
   template <class OfEntry, class Reaches, class Keep>
   __device__ int choose(const TileLists& lists, const TileList& list, int position, const OfEntry& of_entry,
                         const Reaches& reaches, const Keep& keep) {
@@ -98,7 +98,7 @@ struct TileBatch {
     return total;
   }
 
-  // The same, and fetches their records.
+  // Calls `choose`, and fetches the records of the chosen items.
   template <class OfEntry, class Reaches, class Keep>
   __device__ int fetch(const TileLists& lists, const TileList& list, const float4* all_records, int position,
                        const OfEntry& of_entry, const Reaches& reaches, const Keep& keep) {

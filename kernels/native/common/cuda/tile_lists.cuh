@@ -2,7 +2,7 @@
 //   reach(item) returns the tiles of an item, with
 //     unsigned count() const               their number
 //     unsigned runs() const                the number of runs of neighbouring tiles in a row that they form
-//     TileRun run(unsigned number) const   one of them, number < runs(); some may be empty
+//     TileRun run(unsigned number) const   a run, number < runs(); some may be empty
 //   reach.view(item) returns its view.
 #pragma once
 
@@ -20,8 +20,8 @@ enum class Entry { item, rank };
 
 inline constexpr unsigned kListThreads = 256;
 
-// Stores the number of tiles of the calling lane's item, and adds those of the warp to the sum, where wanted. The whole
-// warp calls it; lanes without an item pass 0 tiles. The sum over a warp fits: an image has at most 2^24 tiles.
+// Stores the number of tiles of the calling lane's item, and adds the warp's total to the sum, if requested. The whole
+// warp must call it; lanes without an item pass 0 tiles. The total fits 32 bits: an image has at most 2^24 tiles.
 __device__ inline void count_tiles(const TileCounts& to, bool has_item, int64_t item, unsigned tiles) {
   if (has_item && to.of_items != nullptr) to.of_items[item] = tiles;
   if (to.pairs == nullptr) return;
@@ -29,10 +29,10 @@ __device__ inline void count_tiles(const TileCounts& to, bool has_item, int64_t 
   if (lane_index() == 0 && total > 0) atomicAdd(to.pairs, static_cast<unsigned long long>(total));
 }
 
-// The rank in [0, ranks) of the item that has pair `pair`: the last whose pairs start at or before it. The whole warp
-// calls it with the same arguments.
+// The rank in [0, ranks) of the item with pair `pair`: the last item whose pairs start at or before it. The whole warp
+// must call it with the same arguments.
 __device__ inline unsigned rank_of(const unsigned* starts, unsigned ranks, unsigned pair) {
-  unsigned low = 0, count = ranks;  // The rank is one of `count` from `low` on.
+  unsigned low = 0, count = ranks;  // The rank is in [low, low + count).
   while (count > 1) {
     const unsigned step = (count + kWarp - 1) / kWarp, at = static_cast<unsigned>(lane_index()) * step;
     const bool before = at < count && starts[low + at] <= pair;
@@ -43,7 +43,7 @@ __device__ inline unsigned rank_of(const unsigned* starts, unsigned ranks, unsig
   return low;
 }
 
-// The sum of the values of the lanes up to the calling one.
+// The sum of the values of the lanes up to the calling lane.
 __device__ inline unsigned sum_up_to(unsigned value) {
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -53,7 +53,7 @@ __device__ inline unsigned sum_up_to(unsigned value) {
   return value;
 }
 
-// The first lane whose `end` is larger than `number`; `end` ascends with the lanes. The last lane if there is none.
+// The first lane whose `end` exceeds `number`, or the last lane if there is none; `end` ascends with the lanes.
 __device__ inline int lane_of(unsigned end, unsigned number) {
   int lane = 0;
 #pragma unroll
@@ -63,14 +63,14 @@ __device__ inline int lane_of(unsigned end, unsigned number) {
   return lane;
 }
 
-// Range of pairs [begin, end) that a warp writes.
+// The range of pairs [begin, end) that a warp writes.
 struct PairWindow {
   unsigned begin, end;
   unsigned *tiles, *entries;
 };
 
-// Writes the pairs of the lanes' runs, which follow each other from number `first` on: `count` pairs of a lane, with
-// the tiles from `tile` on. Returns the number after the last. The whole warp calls it.
+// Writes the pairs of the lanes' runs, numbered consecutively from `first`: each lane has `count` pairs, with the tiles
+// from `tile` on. Returns the number after the last pair. The whole warp must call it.
 __device__ inline unsigned write_runs(const PairWindow& to, unsigned first, unsigned count, unsigned tile,
                                       unsigned entry) {
   const unsigned end = first + sum_up_to(count), next = __shfl_sync(kWholeWarp, end, kWarp - 1);
@@ -88,8 +88,8 @@ __device__ inline unsigned write_runs(const PairWindow& to, unsigned first, unsi
   return next;
 }
 
-// A warp lists kWarpPairs pairs, so that an item that covers the film costs no more than many small ones. It takes 32
-// items at a time, and of these 32 runs of tiles at a time, a lane for each.
+// A warp lists kWarpPairs pairs, so that an item that covers the film costs no more than many small items. It processes
+// 32 items at a time, and 32 of their runs of tiles at a time, one per lane.
 inline constexpr unsigned kWarpPairs = 256, kBlockPairs = kListThreads / kWarp * kWarpPairs;
 
 template <Entry kEntry, class Reach>
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// Lists the items of all tiles, after `sort_by_depth`. `counts` are the items' numbers of tiles, and `pairs` is their
-// sum; with `lists.counted`, which is this sum on the device, the number of pairs to make room for.
+// Lists the items of all tiles, after `sort_by_depth`. `counts` are the items' numbers of tiles. `pairs` is their sum,
+// or, if `lists.counted` has the sum on the device, the number of pairs to allocate memory for.
 template <Entry kEntry, class Reach>
 void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::size_t pairs, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Sums of a tile's pixels for its items: warps sum with shuffles, and the tile in shared memory, in the order of the
-// warps, so that it adds once to an item's row. The warps wait for each other after every 32 items.
+// Sums over a tile's pixels for its items: warps sum with shuffles, and the tile sums its warps in shared memory, in
+// order, so that it adds to an item's row only once. The warps synchronise after every 32 items.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"
@@ -12,7 +12,7 @@ struct TileSums {
   SharedArray<float, kTileWarps * kWarp * kRow> sums;
   SharedArray<unsigned, kTileWarps> filled;  // The items that have sums, as bits.
 
-  // Sums values of each lane, which are used up, for columns from `column` on. The whole warp must call it.
+  // Sums the lanes' values, which are overwritten, for columns from `column` on. The whole warp must call it.
   template <int kCount>
   __device__ void put(int slot, int column, float (&values)[kCount]) {
     const float total = warp_sums(values);
@@ -21,19 +21,19 @@ struct TileSums {
     if (lane % kShare == 0) sums[(warp * kWarp + slot) * kRow + column + lane / kShare] = total;
   }
 
-  // The same for item `item` of the batch: `first` for the columns from 0 on, `then` for those that follow.
+  // Sums for item `item` of the batch: `first` for the columns from 0 on, `then` for the columns after them.
   template <int kFirst, int kThen>
   __device__ void put(int item, float (&first)[kFirst], float (&then)[kThen]) {
     put(item % kWarp, 0, first);
     put(item % kWarp, kFirst, then);
   }
 
-  // Marks those of the 32 items from `begin` on that the warp has put.
+  // Marks which of the 32 items from `begin` on the warp has put.
   __device__ void mark(int, unsigned items) {
     if (lane_index() == 0) filled[static_cast<int>(threadIdx.x) / kWarp] = items;
   }
 
-  // Whether a warp has a sum.
+  // Whether any warp has a sum for the item.
   __device__ bool any(int slot) {
     unsigned all = 0;
     for (int warp = 0; warp < kTileWarps; ++warp) all |= filled[warp];

@@ -22,7 +22,7 @@ __global__ void gather_kernel(const unsigned* from, const unsigned* places, unsi
   if (i < count) to[i] = from[places[i]];
 }
 
-// The view of each item, in the order of depth; those that are not drawn come behind all views.
+// The view of each item, in the order of depth; items that are not drawn come after all views.
 __global__ void view_kernel(const unsigned* keys, const unsigned* order, const unsigned* numbers, unsigned count,
                             unsigned items, unsigned views, unsigned* of) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -31,13 +31,13 @@ __global__ void view_kernel(const unsigned* keys, const unsigned* order, const u
   of[i] = keys[i] == kBehindAll ? views : (numbers != nullptr ? numbers[item] : item) / items;
 }
 
-// Keys whose places among sorted ones are looked for: first + i * step for i < count.
+// Keys to find among sorted keys: first + i * step for i < count.
 struct Wanted {
   unsigned first, step, count;
 };
 
-// starts[i]: how many of the sorted keys are below the wanted one; kUnlisted if `counted`, unless it is null, exceeds
-// the number of keys, those that there is room for.
+// starts[i]: the number of sorted keys below wanted key i; kUnlisted if `counted` is not null and exceeds the number of
+// keys, which is the number that memory was allocated for.
 __global__ void starts_kernel(const unsigned* keys, unsigned keys_count, Wanted wanted,
                               const unsigned long long* counted, unsigned* starts) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -106,10 +106,10 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, const unsigned* item_numb
   number(numbers, stream);
   sort_pairs(keys.data(), sorted.data(), numbers.data(), buffers.order.data(), static_cast<int>(n), 0, 32, stream);
   if (views == 1) {
-    // The ranks of the only view begin at 0, and end where items follow that are not drawn.
+    // The ranks of a single view begin at 0, and end before the items that are not drawn.
     find(sorted, {0, kBehindAll, 2}, nullptr, ranks, stream);
   } else {
-    // Sorted by view, items keep the order of depth within it.
+    // The sort by view is stable, so that items keep the order of depth within a view.
     DeviceBuffer<unsigned> view_of(n, stream);
     launch(view_kernel, blocks_for(n, kThreads), kThreads, 0, stream, sorted.data(), buffers.order.data(), item_numbers,
            count, static_cast<unsigned>(items), views, view_of.data());

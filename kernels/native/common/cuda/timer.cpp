@@ -9,7 +9,7 @@
 namespace lumigrad {
 namespace {
 
-// Events are kept for reuse, by device: making one costs more than recording it.
+// Events for reuse, by device: creating an event costs more than recording it.
 struct Events {
   std::mutex mutex;
   std::map<int, std::vector<cudaEvent_t>> kept;

@@ -11,7 +11,7 @@ namespace lumigrad {
 
 class DeviceTimer {
  public:
-  // Time starts now, on `stream`.
+  // Starts the time now, on `stream`.
   explicit DeviceTimer(cudaStream_t stream);
   DeviceTimer(DeviceTimer&& other) noexcept = default;
   DeviceTimer& operator=(DeviceTimer&& other) noexcept = default;
@@ -19,7 +19,7 @@ class DeviceTimer {
 
   // Ends the stage that ran since the last mark. Stages of the same name are added up.
   void mark(const char* stage);
-  // True once the device has passed the last mark.
+  // Whether the device has passed the last mark.
   bool finished() const;
   // Milliseconds of each stage, in the order of their first marks; empty while the device is still at work.
   std::vector<std::pair<std::string, double>> milliseconds() const;

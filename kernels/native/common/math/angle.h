@@ -13,7 +13,7 @@ LG_INLINE D angle_from_x(D y, D x) {
   const D across = abs(x);
   const auto steep = y > across;
   const D low = select(steep, across, y), high = max(select(steep, y, across), D(1e-300));
-  // Beyond tan(pi / 8) through atan(t) = pi / 4 + atan((t - 1) / (t + 1)).
+  // Beyond tan(pi / 8), atan(t) = pi / 4 + atan((t - 1) / (t + 1)).
   const auto wide = low > high * D(0.41421356237309503);
   const D t = select(wide, low - high, low) / select(wide, low + high, high), z = t * t;
   // (atan(t) - t) / t^3, minimax polynomial in t^2.

@@ -75,7 +75,7 @@ LG_INLINE Dual<D> sqrt(const Dual<D>& a) {
   return {root, D(0.5) * a.slope / root};
 }
 
-// The functions of angle.h, by their own derivatives.
+// The functions of angle.h, with analytic derivatives.
 template <class D>
 LG_INLINE Dual<D> angle_from_x(const Dual<D>& y, const Dual<D>& x) {
   const D square = max(fma(x.value, x.value, y.value * y.value), D(1e-300));

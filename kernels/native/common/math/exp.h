@@ -9,7 +9,7 @@ LG_BEGIN
 template <class F>
 LG_INLINE F exp_reduced(F x) {
   const F n = round_whole(x * F(1.44269504f));
-  // Two steps keep the digits of the reduced argument.
+  // Subtracting in two steps keeps the digits of the reduced argument.
   F r = fma(n, F(-0.693145751953125f), x);
   r = fma(n, F(-1.42860682030941723212e-6f), r);
   F q = F(0.0013814540579915047f);
@@ -26,10 +26,10 @@ LG_INLINE F exp_negative(F x) {
   return select(x < F(-87.0f), F(0.0f), exp_reduced(max(x, F(-87.0f))));
 }
 
-// exp(x), relative error below 1.2e-7; x is clamped to [-87, 88], where the result is a normal number. NaN stays NaN.
+// exp(x) for x clamped to [-87, 88], where the result is a normal number; relative error below 1.2e-7. NaN stays NaN.
 template <class F>
 LG_INLINE F exp_within(F x) {
-  // The second operand is taken if either is NaN.
+  // min and max return the second operand if either is NaN.
   return exp_reduced(min(F(88.0f), max(F(-87.0f), x)));
 }
 
@@ -64,7 +64,7 @@ LG_INLINE float exp2_bounded(float x) {
 template <class F>
 LG_INLINE F log2_positive(F a) {
   const F m = mantissa_of(a);
-  // Into [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
+  // Reduces to [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
   const auto upper = m > F(1.41421356f);
   const F reduced = select(upper, m * F(0.5f), m);
   const F n = exponent_of(a) + select(upper, F(1.0f), F(0.0f));
@@ -122,7 +122,7 @@ LG_INLINE double exp64(double x) {
 LG_INLINE double log64(double a) {
   constexpr double kLn2High = 0.6931471803691238, kLn2Low = 1.9082149292705877e-10;
   constexpr int64_t kSqrtHalf = 0x3fe6a09e667f3bcd;
-  // Into [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
+  // Reduces to [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
   const int64_t exponent = (bits64(a) - kSqrtHalf) >> 52;
   const double m =
       from_bits64(static_cast<int64_t>(static_cast<uint64_t>(bits64(a)) - (static_cast<uint64_t>(exponent) << 52)));

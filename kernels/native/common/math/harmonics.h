@@ -7,8 +7,8 @@
 
 LG_BEGIN
 
-// Calls visit(index, value, gradient) for each of the (degree + 1)^2 functions of a unit direction; the gradient, a
-// Vector, is that of the polynomial in x, y and z as independent variables.
+// Calls visit(index, value, gradient) for each of the (degree + 1)^2 functions of a unit direction. The gradient, a
+// Vector, treats x, y and z as independent variables.
 template <int kDegree, class Vector, class Visit>
 LG_INLINE void each_harmonic(const Vector& d, Visit&& visit) {
   using F = std::remove_cvref_t<decltype(d.x)>;

@@ -28,7 +28,7 @@
 #define LG_BEGIN       \
   namespace lumigrad { \
   inline namespace LUMIGRAD_ISA {
-// The same inside lumigrad::engine.
+// Does the same inside lumigrad::engine.
 #define LG_BEGIN_ENGINE(engine) \
   namespace lumigrad::engine {  \
   inline namespace LUMIGRAD_ISA {
@@ -52,7 +52,7 @@ LG_INLINE float sqrt(float a) {
 LG_INLINE float min(float a, float b) { return a < b ? a : b; }
 LG_INLINE float max(float a, float b) { return a > b ? a : b; }
 LG_INLINE float abs(float a) { return a < 0.0f ? -a : a; }
-// a * b + c, rounded once where the machine can.
+// a * b + c, rounded once if the machine can.
 LG_INLINE float fma(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -62,9 +62,9 @@ LG_INLINE float fma(float a, float b, float c) {
   return a * b + c;
 #endif
 }
-// c - a * b, as one operation where the machine can.
+// c - a * b, as one operation if the machine has it.
 LG_INLINE float fnma(float a, float b, float c) { return fma(-a, b, c); }
-// 1 / a and 1 / sqrt(a) for a > 0, relative error below 3e-7: for where the last bit does not matter.
+// 1 / a and 1 / sqrt(a) for a > 0, relative error below 3e-7, for uses in which the last bit does not matter.
 LG_INLINE float quick_inverse(float a) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -96,7 +96,7 @@ LG_INLINE float from_bits(int a) {
   memcpy(&result, &a, sizeof(result));
   return result;
 }
-// Toward zero; |a| < 2^31.
+// Rounds toward zero; |a| < 2^31.
 LG_INLINE int truncate(float a) { return static_cast<int>(a); }
 LG_INLINE float to_float(int a) { return static_cast<float>(a); }
 // Rounds to the nearest whole number; |a| < 2^22.

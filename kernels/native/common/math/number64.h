@@ -1,15 +1,15 @@
-// The operations of number.h on doubles: for formulas that would lose pixels in single precision.
+// The operations of number.h on doubles, for formulas that would lose pixels in single precision.
 #pragma once
 
 #include "common/math/number.h"
 
-// A function that is called in several places and too large to be part of each.
+// For a function that is too large to be inlined in each place that calls it.
 #if defined(__CUDACC__)
 #define LG_CALLED __host__ __device__ __noinline__
 #else
 #define LG_CALLED __attribute__((noinline))
 #endif
-// LG_UNROLL stands before a loop over an array that is to be kept in registers.
+// LG_UNROLL precedes a loop over an array that should stay in registers.
 #if defined(__CUDA_ARCH__)
 #define LG_UNROLL _Pragma("unroll")
 #else
@@ -31,7 +31,7 @@ LG_INLINE double sqrt(double a) {
 LG_INLINE double min(double a, double b) { return a < b ? a : b; }
 LG_INLINE double max(double a, double b) { return a > b ? a : b; }
 LG_INLINE double abs(double a) { return a < 0.0 ? -a : a; }
-// a * b + c, rounded once where the machine can.
+// a * b + c, rounded once if the machine can.
 LG_INLINE double fma(double a, double b, double c) {
 #if defined(__CUDA_ARCH__)
   return __fma_rn(a, b, c);
@@ -44,7 +44,7 @@ LG_INLINE double fma(double a, double b, double c) {
 // c - a * b.
 LG_INLINE double fnma(double a, double b, double c) { return fma(-a, b, c); }
 
-// Type of a comparison of two numbers.
+// The type of a comparison of two numbers.
 template <class F>
 using MaskOf = decltype(F() < F());
 

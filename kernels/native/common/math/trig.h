@@ -22,7 +22,7 @@ LG_INLINE double asin_tail(double z) {
   return p * z + 0.1666666666666218;
 }
 
-// x in [-1, 1]. Beyond 1/2 through asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2)).
+// asin(x) for x in [-1, 1]. Beyond 1/2, asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2)).
 LG_INLINE double asin64(double x) {
   constexpr double kHalfPi = 1.5707963267948966;
   const double a = x < 0.0 ? -x : x;
@@ -34,7 +34,7 @@ LG_INLINE double asin64(double x) {
   return x < 0.0 ? -y : y;
 }
 
-// x in [-1, 1]; accurate also next to 1, where pi/2 - asin(x) would cancel.
+// acos(x) for x in [-1, 1], accurate even next to 1, where pi/2 - asin(x) would cancel.
 LG_INLINE double acos64(double x) {
   constexpr double kPi = 3.141592653589793;
   const double a = x < 0.0 ? -x : x;
@@ -46,7 +46,7 @@ LG_INLINE double acos64(double x) {
   return x < 0.0 ? kPi - y : y;
 }
 
-// |x| < 1e4.
+// tan(x) for |x| < 1e4.
 LG_INLINE double tan64(double x) {
   constexpr double kTwoOverPi = 0.6366197723675814;
   constexpr double kHalfPiHigh = 1.5707963267341256, kHalfPiLow = 6.077100506506192e-11;

@@ -19,7 +19,7 @@
 namespace lumigrad::resident {
 namespace {
 
-// Memory of the host that the device can reach, for one report after the other: to allocate it takes long.
+// Pinned host memory for reports, reused because allocating it is slow.
 class Places {
  public:
   Places() = default;
@@ -55,14 +55,14 @@ class Places {
   std::map<std::size_t, std::vector<double*>> free_;
 };
 
-// Numbers on their way to memory that the device can reach.
+// A report whose numbers are on their way to pinned host memory.
 class CudaReport final : public Report {
  public:
   CudaReport(int device, cudaStream_t stream, std::size_t count, std::shared_ptr<Places> places)
       : device_(device), places_(std::move(places)), place_(places_->take(count)), sent_(stream) {
     numbers.resize(count);
   }
-  // Numbers that nobody waits for any more must arrive before their memory has another use.
+  // Even if nobody waits for the numbers any more, they must arrive before their memory is reused.
   ~CudaReport() override {
     if (!is_complete_) sent_.synchronize();
     places_->give(numbers.size(), place_);

@@ -1,4 +1,4 @@
-// Poses of a view at a time: a few numbers, for which one thread is enough.
+// The pose of one view at a time: a few numbers, for which one thread is enough.
 #include "resident/cuda/poses.h"
 
 #include "common/cuda/launch.h"

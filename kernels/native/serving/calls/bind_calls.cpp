@@ -33,7 +33,7 @@ constexpr std::string_view kRequestId = "x-request-id", kPriority = "lumigrad-pr
 constexpr std::array<std::string_view, kPriorities> kPriorityNames{"interactive", "normal", "batch"};
 constexpr std::size_t kMostDigits = 18, kMostIdCharacters = 64;
 
-// Facts from the metadata of a call; valid.
+// Checked facts from the metadata of a call.
 struct Facts {
   std::string request_id;
   std::string lane_name;  // Empty: none.
@@ -69,14 +69,14 @@ std::optional<std::size_t> number_of(std::string_view text) {
   return number;
 }
 
-// Takes one entry in; false: the call takes the general way, which says what is wrong.
+// Reads one entry; false if the call must take the general path, which reports the error.
 bool take(std::string_view key, PyObject* value, bool& has_priority, Facts& facts) {
   const std::optional<std::string_view> text = text_of(value);
   if (key == kLane) {
     if (!text || text->empty() || !facts.lane_name.empty()) return false;
     facts.lane_name = *text;
   } else if (key == kRequestId) {
-    // The last one counts.
+    // The last request id counts.
     facts.request_id = text && is_request_id(*text) ? std::string(*text) : std::string();
   } else if (key == kPriority) {
     const auto found = std::find(kPriorityNames.begin(), kPriorityNames.end(), text.value_or(""));
@@ -105,7 +105,7 @@ std::optional<Facts> facts_of(nb::handle metadata) {
 }
 
 std::string random_id() {
-  // Only has to differ from others of the log. The interpreter's lock guards it.
+  // Ids only have to differ from other ids in the log. The GIL guards the generator.
   static std::mt19937_64 random{std::random_device{}()};
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string id(16, '0');
@@ -130,7 +130,7 @@ nb::object called(PyObject* result) {
   return nb::steal(result);
 }
 
-// Names of the methods of gRPC's contexts.
+// Method names of gRPC's contexts.
 struct Names {
   PyObject* metadata = PyUnicode_InternFromString("invocation_metadata");
   PyObject* remaining = PyUnicode_InternFromString("time_remaining");
@@ -145,14 +145,14 @@ const Names& names() {
   return kNames;
 }
 
-// Parts that draw the calls of one tenant.
+// Everything needed to render for the calls of one tenant.
 struct DrawingParts {
   nb::object queue;
   std::shared_ptr<Renderer> renderer;
   std::shared_ptr<Account> payloads;
 };
 
-// A call of gRPC's.
+// A gRPC call.
 class BoundShortCall final : public ShortCall {
  public:
   BoundShortCall(std::shared_ptr<ShortCalls> calls, nb::object context)
@@ -163,21 +163,21 @@ class BoundShortCall final : public ShortCall {
     calls_->end(*this);
   }
 
-  // Waits for the next message; none: there is none, or the caller is gone.
+  // Waits for the next message; None if there are no more, or the caller is gone.
   nb::object receive(nb::handle requests) {
     progress.receiving.begin();
     PyObject* message = PyIter_Next(requests.ptr());
     progress.receiving.end();
     progress.has_begun = message != nullptr;
     if (message != nullptr) return nb::steal(message);
-    // An error of gRPC's refers to itself, and through its traceback to whoever raises it further.
+    // A gRPC error is part of a reference cycle, and its traceback keeps the frames that re-raise it alive.
     if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
     return nb::none();
   }
 
-  // Draws a request, and answers with the reply of an engine; none if that does not succeed: `outcome` says why. The
-  // payload lies in `memory`, if there is one; the reply then begins with `head`.
+  // Renders a request and returns the engine's reply, or None if that fails: `outcome` says why. If `memory` is given,
+  // it holds the payload, and the reply begins with `head`.
   nb::object draw(const DrawingParts& parts, const nb::object& render, const BoundRequest& request,
                   const nb::object& staging, std::int64_t room_bytes, const std::string& engine,
                   const std::optional<HostBytes>& memory, const nb::bytes& head) {
@@ -215,7 +215,7 @@ class BoundShortCall final : public ShortCall {
     answer(std::move(record));
     return job_->take_reply();
   }
-  // Runs another call's job, which is this one's.
+  // Runs the job of `call`, a BoundCall, for this call.
   Outcome run(nb::object call) {
     call_ = std::move(call);
     BoundCall& bound = nb::cast<BoundCall&>(call_);
@@ -224,7 +224,7 @@ class BoundShortCall final : public ShortCall {
     outcome = bound.run(monotonic(arrived));
     return outcome;
   }
-  // Records that the call was answered with the reply of that job.
+  // Records that the call was answered with the reply of its job.
   void answered(std::string engine, std::string operation, std::size_t received, std::size_t sent, int batch_views) {
     ShortRecord record;
     record.engine = std::move(engine);
@@ -254,13 +254,13 @@ class BoundShortCall final : public ShortCall {
   std::string lane_name;  // Empty: none.
   Outcome outcome = Outcome::kPending;
   Progress progress;
-  // The request as native code has read it, for the way that goes on with the call; none: it has not.
+  // The request as read by native code, for the path that continues the call, or None.
   nb::object request = nb::none();
   bool is_announced = false;
   std::string why_cancelled;
 
  private:
-  // Records the call, and sets the metadata after its reply, which may go now.
+  // Records the call and sets its trailing metadata; the reply may then be sent.
   void answer(ShortRecord record) {
     record.method = method;
     record.request_id = request_id;
@@ -279,7 +279,7 @@ class BoundShortCall final : public ShortCall {
   nb::object call_;  // A BoundCall, or none.
 };
 
-// Admits a call of a tenant; none: it takes the general way, which says why it is refused, if it is.
+// Admits a call of a tenant; None if the call takes the general path, which reports a refusal.
 nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, std::string tenant,
                  const nb::object& context, std::size_t usual_bytes, std::size_t most_bytes, bool takes_lanes) {
   const Clock::time_point arrived = Clock::now();
@@ -289,7 +289,7 @@ nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, s
   call->method = std::move(method);
   call->tenant = std::move(tenant);
   call->arrived = arrived;
-  // The clock was read first, so that a pause between them makes the deadline earlier, never later than the caller's.
+  // The clock was read first, so that a pause in between makes the deadline earlier than the caller's, never later.
   const nb::object remaining = called(PyObject_CallMethodNoArgs(context.ptr(), names().remaining));
   call->deadline = time_of(monotonic(arrived) + nb::cast<double>(remaining));
   call->request_id = facts->request_id.empty() ? random_id() : std::move(facts->request_id);

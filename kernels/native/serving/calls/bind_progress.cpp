@@ -1,4 +1,4 @@
-// Python bindings of what is known of a call and its caller.
+// Python bindings of the progress of a call with its caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 

@@ -1,4 +1,4 @@
-// How far a call is with its caller. Functions need the interpreter's lock, which guards what changes.
+// The progress of a call with its caller. Functions need the GIL, which guards mutable state.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace lumigrad::serving {
 
-// Bytes of a payload that a caller must send or receive within the time to stall.
+// Bytes of a payload that a caller must send or receive within the stall timeout.
 constexpr std::size_t kProgressBytes = 64 << 10;
 
-// The time that a call has waited for its caller since the last progress, without that in which the worker was busy.
+// The time that a call has waited for its caller since the last progress, not counting time when the worker was busy.
 class Wait {
  public:
   void begin() { since_ = Clock::now(); }
@@ -21,7 +21,7 @@ class Wait {
   }
   bool is_on() const { return since_ != kNever; }
   double seconds() const { return seconds_of(time()); }
-  // Bytes that were received or sent.
+  // Counts bytes that were received or sent.
   void moved(std::size_t bytes) {
     bytes_ += bytes;
     if (bytes_ >= kProgressBytes) restart();
@@ -42,11 +42,11 @@ class Wait {
 };
 
 struct Progress {
-  // For the request, and for the caller to take the reply; separate, because those of a long call overlap.
+  // Waits for requests, and for the caller to take replies; separate, because they overlap in a long call.
   Wait receiving, sending;
   // Whether the first message has arrived.
   bool has_begun = false;
-  // Whether the call has many requests, and when the last arrived or was answered.
+  // Whether the call has many requests, and when the last one arrived or was answered.
   bool is_long = false;
   Clock::time_point renewed{};
   // Whether a long call has received part of a request, but not its whole payload.

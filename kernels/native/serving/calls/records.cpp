@@ -32,7 +32,7 @@ Buckets& stage_of(const std::string& name, AlikeCalls& group) {
   return found != group.stages.end() ? found->second : group.stages.emplace_back(name, Buckets{}).second;
 }
 
-// Time as Python's isoformat gives it, in milliseconds.
+// A time in Python's isoformat, with milliseconds.
 std::string time_text(double moment) {
   const auto milliseconds = static_cast<std::int64_t>(std::floor(std::nearbyint(moment * 1e6) / kThousand));
   const auto seconds = static_cast<std::time_t>(milliseconds / 1000);
@@ -50,7 +50,7 @@ std::string fixed_text(double value) {
   return text;
 }
 
-// A number as JSON has it: without zeros at its end.
+// A number in JSON, without trailing zeros.
 std::string shortest_text(double value) {
   std::string text = fixed_text(value);
   while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();

@@ -1,4 +1,4 @@
-// Records of calls that ran without Python, until they are in the metrics and in the log.
+// Records of calls that ran without Python, until they reach the metrics and the log.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lumigrad::serving {
 
-// Record of a call that was answered. Stages are names with milliseconds.
+// Record of an answered call. Stages are names with milliseconds.
 struct ShortRecord {
   std::string method, request_id, tenant, engine;
   std::vector<std::pair<std::string, double>> stages;
@@ -23,7 +23,7 @@ struct ShortRecord {
   std::string operation = "forward";
 };
 
-// Records that nobody has read. Thread-safe.
+// Unread records. Thread-safe.
 class Records {
  public:
   void add(ShortRecord record);
@@ -34,12 +34,12 @@ class Records {
   std::vector<ShortRecord> records_;
 };
 
-// Values by buckets; the last one has no upper bound.
+// A histogram; its last bucket has no upper bound.
 struct Buckets {
   std::vector<std::uint64_t> counts;
   double total = 0;
 
-  // `bounds` ascend, and belong to their buckets.
+  // `bounds` are ascending, inclusive upper bounds of the buckets.
   void add(double value, const std::vector<double>& bounds);
 };
 
@@ -56,8 +56,8 @@ std::vector<AlikeCalls> alike_calls(const std::vector<ShortRecord>& records, con
 
 enum class LogFormat { kPlain, kJson };
 
-// The log lines of calls, as server/core/logs.py writes them, in blocks of up to `most_bytes`. `quote` is asked for
-// each tenant once.
+// The log lines of calls, in the format of server/core/logs.py, in blocks of up to `most_bytes`. `quote` is called once
+// per tenant.
 std::vector<std::string> log_blocks(const std::vector<ShortRecord>& records, LogFormat format, std::size_t most_bytes,
                                     const std::function<std::string(const std::string&)>& quote);
 

@@ -1,5 +1,5 @@
-// Calls that a shortcut may answer, from their arrival until their replies are sent: what other calls need objects of
-// Python for.
+// Calls that a shortcut may answer, from their arrival until their replies are sent, without the Python objects that
+// other calls need.
 #pragma once
 
 #include <chrono>
@@ -18,40 +18,40 @@
 
 namespace lumigrad::serving {
 
-// State of a call. `ShortCalls` guards what changes.
+// State of a call. `ShortCalls` guards its mutable members.
 struct ShortCall {
   std::string method, request_id, tenant;
   int priority = 1;
-  std::size_t message_bytes = 0;  // The longest payload that its caller takes in one message.
+  std::size_t message_bytes = 0;  // The longest payload that the caller accepts in one message.
   Clock::time_point arrived{}, deadline = Clock::time_point::max();
 
   Clock::time_point left_at{};  // When it was answered.
   bool has_place = false;
-  bool has_ended = false;  // Nothing of it is on its way to the caller any more.
+  bool has_ended = false;  // Whether no part of the reply is on its way to the caller any more.
 };
 
-// The calls in progress; they take places from the account of all calls. Thread-safe.
+// The calls in progress, which take places from the account of all calls. Thread-safe.
 class ShortCalls {
  public:
   ShortCalls(std::shared_ptr<Account> places, std::shared_ptr<Records> records)
       : places_(std::move(places)), records_(std::move(records)) {}
 
-  // False: no more calls are taken, or there is no place.
+  // Admits a call; false if no more calls are accepted or no place is free.
   bool admit(ShortCall& call);
-  // Ends a call that was answered, and records it before its reply is sent.
+  // Ends an answered call, and records it before its reply is sent.
   void leave(ShortCall& call, ShortRecord record);
-  // Lets a call go on in another way, which gives its place back by `release`.
+  // Hands a call over to the general path, which returns its place with `release`.
   void hand_over(ShortCall& call);
   void release(ShortCall& call);
   // Forgets a call whose reply was sent, or whose caller is gone.
   void end(ShortCall& call);
 
   void close();
-  // Waits until none is in progress, or none on its way to the caller; false after `limit`.
+  // Waits until no call is in progress, or no reply is on its way to a caller; false after `limit`.
   bool wait_idle(Clock::duration limit);
   bool wait_sent(Clock::duration limit);
   std::vector<ShortCall*> open() const;
-  // Calls that were answered before a moment, and are not sent.
+  // Calls that were answered before a time and whose replies are not sent yet.
   std::vector<ShortCall*> unsent(Clock::time_point before) const;
   std::size_t count() const;
 

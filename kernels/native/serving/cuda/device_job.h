@@ -12,8 +12,8 @@
 
 namespace lumigrad::serving {
 
-// The device's thread queues its kernels and copies, and its call's thread waits for them. `Device` is what the jobs of
-// a device share, `streams` among it.
+// The device's thread queues the kernels and copies, and the call's thread waits for them. `Device` is the state that
+// the jobs of a device share, including `streams`.
 template <class Base, class Device>
 class DeviceJob : public Base {
  public:
@@ -25,7 +25,7 @@ class DeviceJob : public Base {
     try {
       for (NativeJob* job : batch) static_cast<DeviceJob*>(job)->queue_all();
     } catch (...) {
-      // Before its memory is given back.
+      // The device must finish before the memory is returned.
       device_->streams.finish();
       throw;
     }
@@ -42,9 +42,9 @@ class DeviceJob : public Base {
   }
 
  protected:
-  // Queues the kernels; adds their timers, and their results to the download.
+  // Queues the kernels, adds their timers to `timers` and their results to the download.
   virtual void queue(Download& download, std::vector<DeviceTimer>& timers) = 0;
-  // Writes the payload of the reply from the results, one after the other.
+  // Writes the payload of the reply from the results, which follow each other in memory.
   virtual void send(char* results) = 0;
 
   const std::shared_ptr<Device> device_;

@@ -20,7 +20,7 @@ struct CudaRetained final : RetainedPass {
   std::size_t bytes() const override { return kept.pass.bytes(); }
 
   gaussians::CudaKept kept;
-  std::vector<DeviceBuffer<float>> images;  // Images in the order of the kind's.
+  std::vector<DeviceBuffer<float>> images;  // In the order of the kind's images.
 };
 
 std::shared_ptr<DistanceEngine> make_cuda_distances(const Streams& streams);

@@ -28,7 +28,7 @@ struct Queued {
   std::unique_ptr<DeviceEvent> copied;
 };
 
-// How the kernels write an output.
+// Returns an output with the encoding that the kernels write.
 Output as_written(const Render& render, const Output& output) {
   Output written = output;
   if (!output.are_color_levels() || !render.has_device_levels()) written.encoding = Encoding::plain;
@@ -58,7 +58,7 @@ class CudaJob : public RenderJob {
       draw(poses, *queued);
       copy(batch, *queued);
     } catch (...) {
-      // The device must finish before its memory is given back.
+      // The device must finish before the memory is returned.
       device_->streams.finish();
       throw;
     }
@@ -83,7 +83,7 @@ class CudaJob : public RenderJob {
   }
 
  protected:
-  // Queues the views of all jobs of a batch in one launch: they differ in their poses only.
+  // Queues the views of all jobs of a batch in one launch: the jobs differ only in their poses.
   virtual void draw(const std::vector<CameraPose>& poses, Queued& queued) const = 0;
 
   template <class Kernels>
@@ -98,8 +98,8 @@ class CudaJob : public RenderJob {
   const std::shared_ptr<Device> device_;
 
  private:
-  // Copies each job's part of the outputs to its staging memory, or to its payload, beside the kernels of the next
-  // batch.
+  // Copies each job's part of the outputs to its staging memory or its payload, while the kernels of the next batch
+  // run.
   void copy(std::span<NativeJob* const> batch, Queued& queued) const {
     const Streams& streams = device_->streams;
     DeviceEvent(streams.kernels).delay(streams.copies);

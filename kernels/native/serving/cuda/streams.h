@@ -1,4 +1,4 @@
-// The streams of a device that serves calls, and the results of jobs on their way to the host.
+// The streams of a device that serves calls, and downloads of jobs' results to the host.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,10 +47,10 @@ class Download {
     add(buffers_.back().data(), count * sizeof(T));
     return reinterpret_cast<T*>(buffers_.back().data());
   }
-  // A result in memory that lasts until `wait` has returned.
+  // Adds a result, whose memory must stay valid until `wait` has returned.
   void add(const void* from, std::size_t bytes) { parts_.emplace_back(from, bytes); }
 
-  // Queues the copies, one after the other to `to`, beside the kernels of later jobs.
+  // Queues the copies, which fill `to` without gaps and run at the same time as the kernels of later jobs.
   void start(const Streams& streams, char* to) {
     DeviceEvent(streams.kernels).delay(streams.copies);
     for (const auto& [from, bytes] : parts_) {
@@ -59,7 +59,7 @@ class Download {
     }
     copied_ = std::make_unique<DeviceEvent>(streams.copies);
   }
-  // Until they have ended, on any thread of this device. Throws if the device has failed.
+  // Waits for the copies, on any thread of this device. Throws if the device has failed.
   void wait() const { copied_->wait(); }
 
  private:

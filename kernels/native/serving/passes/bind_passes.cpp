@@ -1,4 +1,4 @@
-// Python bindings of calls that native jobs answer, whose requests differ in their payload only.
+// Python bindings of calls that native jobs answer, whose requests differ only in their payload.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
@@ -47,7 +47,7 @@ void bind_requests(nb::module_& m) {
       "A query of a stored scene whose payload alone may differ from others of its key; None for all others.");
 }
 
-// A query with what its pointers refer to.
+// A query with the objects that its pointers refer to.
 struct BoundQuery {
   std::shared_ptr<const DistanceQuery> query;
   std::shared_ptr<DistanceEngine> engine;

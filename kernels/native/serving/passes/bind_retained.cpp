@@ -29,10 +29,10 @@ namespace {
 
 using namespace serving;
 
-constexpr unsigned kRenderTimings = 6, kBackwardTimings = 4;  // Numbers of the field in their replies.
+constexpr unsigned kRenderTimings = 6, kBackwardTimings = 4;  // Field numbers of `timings` in the replies.
 constexpr std::size_t kNameLength = 32;
 
-// Retained renders of one key, with what their pointers refer to.
+// Retained renders of one key, with the objects that their pointers refer to.
 struct BoundRetained {
   std::shared_ptr<const RetainedRender> retained;
   std::shared_ptr<PassEngine> engine;
@@ -59,14 +59,14 @@ class RetainCall : public BoundCall {
         pass_(std::move(pass)) {}
 
   const BoundPass& pass() const { return pass_; }
-  // The reply with the name of the state; an empty one: without, since there is none.
+  // The reply with the name of the state, or without a name if it is empty, because no state was kept.
   nb::bytes named(const std::string& name) const {
     char* at = written() + name_offset_;
     if (name.size() == kNameLength) {
       std::copy(name.begin(), name.end(), at);
       return nb::cast<nb::bytes>(reply());
     }
-    // A tag and a length are before it.
+    // The name is preceded by a tag and a length.
     const std::string_view whole = bytes_of(nb::cast<nb::bytes>(reply()));
     std::string rest(whole.substr(0, name_offset_ - 2));
     rest += whole.substr(name_offset_ + kNameLength);

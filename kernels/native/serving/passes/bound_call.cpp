@@ -76,7 +76,7 @@ Outcome BoundCall::run(double arrived) {
     outcome_ = job_->accept(request_) ? queue_.run(job_) : Outcome::kFailed;
     if (outcome_ == Outcome::kDone) finish(arrived);
   }
-  // The device's thread may still write to it.
+  // The device's thread may still write to the reply.
   if (outcome_ == Outcome::kLost) {
     reply_.inc_ref();
     kept_.inc_ref();

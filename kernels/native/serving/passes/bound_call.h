@@ -1,4 +1,4 @@
-// A call that a native job answers: its reply, which the job fills, and what both need of Python.
+// A call that a native job answers: its reply, which the job fills, and the Python objects that both need.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,12 +16,12 @@
 
 namespace lumigrad::serving {
 
-// Demand of each call of a kind, without tenant, priority and deadline.
+// The demand of calls of one kind, without tenant, priority and deadline.
 Demand demand_of(std::uint64_t kind, double views, std::size_t bytes);
 
 inline std::string_view bytes_of(const nanobind::bytes& raw) { return {raw.c_str(), raw.size()}; }
 
-// A request of bytes that Python holds as long as this, and what it names: a scene or a forward state.
+// A request with the Python bytes that it refers to, and the scene or forward state that it names.
 template <class Request>
 struct Bound {
   nanobind::bytes raw;
@@ -29,7 +29,7 @@ struct Bound {
   Request request;
 };
 
-// None if the name is no text.
+// Returns None if the name is not valid UTF-8.
 template <class Request>
 nanobind::object bound(const nanobind::bytes& raw, std::string_view name, Request request) {
   PyObject* text = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), nullptr);
@@ -40,8 +40,8 @@ nanobind::object bound(const nanobind::bytes& raw, std::string_view name, Reques
   return nanobind::cast(Bound<Request>{raw, nanobind::steal<nanobind::str>(text), std::move(request)});
 }
 
-// Common part of the replies of one kind: the bytes before the payload, its size, the ranges of it that nothing is
-// written to, and the number of the field `timings`.
+// Common part of the replies of one kind: the bytes before the payload, the size of the payload, its gaps, to which
+// nothing is written, and the number of the field `timings`.
 struct Envelope {
   std::string head;
   std::size_t payload_bytes;
@@ -53,11 +53,11 @@ struct Envelope {
 std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
     const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes);
 
-// Parts that a call brings along.
+// Arguments that each call provides.
 struct CallContext {
   Queue& queue;
-  nanobind::object staging;   // Memory beside the payload, or none.
-  nanobind::object reserved;  // The bytes that the payloads take of an account.
+  nanobind::object staging;   // Memory besides the payload, or None.
+  nanobind::object reserved;  // The payloads' reservation in an account.
   std::string tenant;
   int priority;
   double deadline;
@@ -69,16 +69,16 @@ struct CallContext {
 // Owned by the call's thread.
 class BoundCall {
  public:
-  // `request` is the payload of the request; `kept` is what it and the job's pointers refer to. The context has
-  // `staging_bytes` of staging, if there are any.
+  // `request` is the payload of the request; `kept` holds the objects that it and the job's pointers refer to. The
+  // context has `staging_bytes` of staging memory, unless that is 0.
   BoundCall(const CallContext& context, const Envelope& envelope, std::shared_ptr<PayloadJob> job,
             std::string_view request, nanobind::object kept, std::size_t staging_bytes);
 
-  // Waits for the job, whose call has arrived at `arrived`, and completes the reply. kFailed, too, for what the job
-  // does not accept.
+  // Waits for the job and completes the reply; `arrived` is when the call arrived. Also returns kFailed if the job does
+  // not accept the request.
   Outcome run(double arrived);
   bool has_started() const { return queue_.has_started(*job_); }
-  // The call has ended: nobody waits for the job, and the reply has left.
+  // Ends the call: nobody waits for the job any more, and the reply has been sent.
   void end();
 
   nanobind::object reply() const;
@@ -88,7 +88,7 @@ class BoundCall {
   double overdue_limit() const { return job_->overdue_limit; }
 
  protected:
-  // The bytes of the reply, which nobody else has yet.
+  // The bytes of the reply, which is not shared yet.
   char* written() const { return PyBytes_AS_STRING(reply_.ptr()); }
 
  private:

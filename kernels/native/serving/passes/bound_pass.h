@@ -1,4 +1,4 @@
-// A forward state as Python holds it.
+// A forward state for Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,13 +9,13 @@
 
 namespace lumigrad::serving {
 
-// Pass with what it refers to.
+// A pass with the objects that it refers to.
 struct BoundPass {
   std::shared_ptr<RetainedPass> pass;
   nanobind::object kind;
 };
 
-// Keeps a state alive as long as arrays in its memory.
+// Keeps a state alive as long as arrays refer to its memory.
 inline nanobind::capsule owner_of(const BoundPass& bound) {
   auto owner = std::make_unique<std::shared_ptr<RetainedPass>>(bound.pass);
   nanobind::capsule capsule(owner.get(),

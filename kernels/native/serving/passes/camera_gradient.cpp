@@ -32,7 +32,7 @@ std::map<std::string, std::vector<float>, std::less<>> camera_gradients(const do
     const auto& t = camera.translation;
     std::array<double, 9> rotation;
     std::array<double, 3> translation, eye;
-    // Sums with 0 turn -0 into 0, as products with the pose of a slice that does not move may.
+    // Adding 0 turns -0 into 0, as the products with the pose of a resting slice do.
     for (int i = 0; i < 9; ++i) rotation[i] = poses[i] + 0.0;
     for (int i = 0; i < 3; ++i) translation[i] = poses[9 + i] + 0.0;
     for (int i = 0; i < 3; ++i) eye[i] = poses[12 + i] + 0.0;

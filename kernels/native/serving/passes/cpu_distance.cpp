@@ -15,8 +15,8 @@ namespace {
 // Names in the order of meshes::kStageNames.
 constexpr const char* kStages[] = {"kernel.sort", "kernel.query"};
 
-// Pairs of spheres and obstacles that one thread looks at in less time than it takes to wake another, and as how many a
-// pair counts where spheres sweep.
+// The most pairs of spheres and obstacles that one thread tests in less time than waking another thread takes, and the
+// number that a pair counts as if spheres sweep.
 constexpr std::size_t kMostAlone = 1 << 11, kSweep = 16;
 
 bool is_small(const DistanceQuery& query) {

@@ -19,14 +19,14 @@ struct Scratch {
   Buffer touched;
   std::vector<std::unique_ptr<Buffer>> values;
 
-  // The first of so many values of four bytes.
+  // Returns memory for `count` values of four bytes.
   void* ensure(std::size_t index, std::size_t count) {
     while (values.size() <= index) values.push_back(std::make_unique<Buffer>());
     return values[index]->ensure<float>(count);
   }
 };
 
-// An output or an image that is kept, and where the kernels write it.
+// An output or a kept image, and where the kernels write it.
 struct Target {
   Output output;
   char* to;
@@ -47,7 +47,7 @@ class CpuRetain : public PayloadJob {
  protected:
   virtual void draw_views() = 0;
 
-  // Places of a view of each target.
+  // Pointers to a view of each target.
   template <class Kernels>
   Kernels of_view(int view) const {
     Kernels kernels{};
@@ -75,7 +75,7 @@ class CpuRetain : public PayloadJob {
     download = 1e3 * seconds_of(Clock::now() - drawn);
   }
 
-  // Returns where the kernels write each output; null for levels, which go to the payload itself.
+  // Returns where the kernels write each output; null for levels, which they write directly to the payload.
   std::vector<const char*> place_all(const Render& render) {
     const std::vector<KeptImage>& images = pass_->kind->images;
     targets_.clear();
@@ -122,7 +122,7 @@ class GaussianRetain final : public CpuRetain {
   }
 };
 
-// Returns large lists of a workspace of spheres however a pass ends.
+// Returns the large lists of a workspace of spheres, whether a pass succeeds or fails.
 struct DropLists {
   spheres::Workspace& workspace;
   ~DropLists() { workspace.drop_lists(); }
@@ -164,7 +164,7 @@ class CpuBackward final : public BackwardJob {
   }
 
  private:
-  // Returns large rows however the pass ends.
+  // Returns large rows, whether the pass succeeds or fails.
   struct Rows {
     gaussians::Workspace& workspace;
     ~Rows() { workspace.drop_rows(); }
@@ -246,7 +246,7 @@ class SphereBackward final : public BackwardJob {
     for (int view = 0; view < views; ++view) {
       check_stop();
       differentiate_view(view);
-      // Sums in the order of the views, as those of other states.
+      // Sums in the order of the views, as for other states.
       for (std::size_t i = 0; view > 0 && i < gradients.size(); ++i) {
         float* sum = place(i, false);
         const float* part = place(i, true);
@@ -286,7 +286,7 @@ class SphereBackward final : public BackwardJob {
     return upstream;
   }
 
-  // The place of a gradient, or of the part of it that a later view adds.
+  // The memory of a gradient, or of the part that a later view adds to it.
   float* place(std::size_t index, bool is_part) const {
     const std::size_t count = kind_->gradients.size();
     return static_cast<float*>(scratch_->ensure(index + (is_part ? count : 0), kind_->gradients[index].values));

@@ -12,7 +12,7 @@ void scale(float* values, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-// Gradient of the sum of all costs, from the jacobians of all rows, added in the Python package's order.
+// Gradient of the sum of all costs from the jacobians of all rows, summed in the Python package's order.
 std::vector<float> gradient_of(const DistanceQuery& query, const float* jacobian) {
   constexpr int kOwn[] = {3, 4, 5, 9};
   const std::size_t rows = query.rows(), count = query.count, horizon = query.horizon;
@@ -78,7 +78,7 @@ bool DistanceJob::accept(std::string_view request) {
   spheres_.resize(4 * query_->rows());
   std::memcpy(spheres_.data(), request.data() + query_->spheres_offset, spheres_.size() * sizeof(float));
   for (const float value : spheres_) {
-    if (!(std::fabs(value) <= query_->most_coordinate)) return false;  // NaN is none either.
+    if (!(std::fabs(value) <= query_->most_coordinate)) return false;  // Also false for NaN.
   }
   if (!query_->environments_offset) return true;
   environments_.resize(query_->batches);

@@ -1,5 +1,5 @@
-// Distance queries of a stored world whose requests differ in their spheres only: everything else was checked and
-// prepared for the first of them. No function here needs Python.
+// Distance queries of a stored world whose requests differ only in their spheres: everything else was checked and
+// prepared for the first request. No function here needs Python.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ struct DistanceQuery {
   std::vector<DistanceOutput> outputs;
 
   std::size_t rows() const { return static_cast<std::size_t>(batches) * horizon * count; }
-  // Bytes of an output in a payload, and of what the kernels write for it; throws std::invalid_argument for an unknown
-  // one.
+  // Bytes of an output in a payload, and of the array that the kernels write for it; throws std::invalid_argument for
+  // an unknown output.
   std::size_t bytes(const DistanceOutput& output) const;
   std::size_t kernel_bytes(const DistanceOutput& output) const;
-  // Makes the output of what the kernels wrote, which is changed, and copies it to its place in a payload.
+  // Converts what the kernels wrote, in place, to the output and copies it to its place in a payload.
   void send(const DistanceOutput& output, char* found, char* payload) const;
 };
 
@@ -49,7 +49,7 @@ class DistanceJob : public PayloadJob {
   DistanceJob(Demand demand, std::shared_ptr<const DistanceQuery> query)
       : PayloadJob(std::move(demand)), query_(std::move(query)) {}
 
-  // Copies the spheres; false if one is not finite or too far away, or an environment does not exist.
+  // Copies the spheres; false if a sphere is not finite or too far away, or an environment does not exist.
   bool accept(std::string_view request) override;
 
  protected:
@@ -62,7 +62,7 @@ class DistanceJob : public PayloadJob {
 class DistanceEngine {
  public:
   virtual ~DistanceEngine() = default;
-  // The memory that the outputs of a job need on the host beside the payload.
+  // The memory that the outputs of a job need on the host besides the payload.
   virtual std::size_t staging_bytes(const DistanceQuery& query) const = 0;
   virtual std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const = 0;
 };

@@ -1,4 +1,4 @@
-// Native jobs that read the payload of a request and write that of a reply.
+// Native jobs that read the payload of a request and write the payload of a reply.
 #pragma once
 
 #include <array>
@@ -16,19 +16,19 @@ class PayloadJob : public NativeJob {
  public:
   using NativeJob::NativeJob;
 
-  // Takes what it needs of the request's payload, of which nothing has to last; false: it is not for this way. Before
-  // the queue, on the thread that will wait.
+  // Copies what the job needs from the request's payload; false if the request must take the general path. Runs before
+  // the job is queued, on the thread that will wait for it.
   virtual bool accept(std::string_view request) = 0;
-  // Completes the reply's payload, likewise once the job is done. Throws if the device has failed.
+  // Completes the reply's payload once the job is done, on the same thread. Throws if the device has failed.
   virtual void complete() {}
   // Names of the kernels' stages in replies.
   virtual std::span<const char* const> stages() const = 0;
 
-  // Place of the reply's payload: valid until the job has ended, for ever if its outcome is kLost.
+  // The reply's payload: valid until the job has ended, for ever if its outcome is kLost.
   char* payload = nullptr;
-  // Memory of the size that its engine asks for, pinned if it can be; it lasts as long.
+  // Memory of the size that the engine requests, pinned if possible, and valid as long as the payload.
   char* staging = nullptr;
-  // Times of a job that is complete: milliseconds of the kernels, by stage, and of moving inputs and outputs.
+  // Times of a complete job: milliseconds of the kernels by stage, and of moving inputs and outputs.
   std::array<double, kMostKernelTimes> times{};
   double upload = 0, download = 0;
 };

@@ -5,10 +5,10 @@
 namespace lumigrad::serving {
 namespace {
 
-// Longer requests come in several messages.
+// Longer requests are split into several messages.
 constexpr std::size_t kMostBytes = 4 << 20;
 
-// Whether a `lumigrad.v1.Tensor` has its bytes neither in itself nor in shared memory.
+// Whether the bytes of a `lumigrad.v1.Tensor` are neither inline nor in shared memory.
 bool is_in_payload(std::string_view message) {
   enum { kInline = 3, kRegion = 5 };
   for (Fields fields(message); !fields.at_end();) {
@@ -62,7 +62,7 @@ bool read_backward_spec(std::string_view message, BackwardRequest& request, Key&
   return !request.context_id.empty();
 }
 
-// A message of the fields `spec` = 1, `payload_bytes` and `data`.
+// Reads a message with the fields `spec` = 1, `payload_bytes` and `data`.
 template <class Request, class ReadSpec>
 std::optional<Request> read(std::string_view raw, std::uint32_t length_number, std::uint32_t data_number,
                             ReadSpec&& read_spec) {

@@ -1,5 +1,5 @@
-// Requests whose tensors are their payload, read without parsing them whole: requests of one kind differ in the payload
-// only, and in the forward state that they name.
+// Requests whose tensors are their payload, read without full parsing: requests of one kind differ only in the payload
+// and in the forward state that they name.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace lumigrad::serving {
 
 struct PayloadRequest {
-  // All bytes but those of the payload, and of the name of a state. Requests of equal keys are equal but for these.
+  // All bytes except the payload and the name of a state. Requests with equal keys differ only in these.
   std::string key;
   std::string_view payload;
 };
@@ -24,12 +24,12 @@ struct BackwardRequest : PayloadRequest {
   std::string_view context_id;
 };
 
-// A `lumigrad.v1.QueryRequest` of a scene that it names by its id. None for whatever may be wrong or of another kind: a
-// world or poses in the request, tensors outside of the payload, a payload that continues in other messages, a forward
-// state to retain, or bytes that are no message. `raw` must outlive the result.
+// Reads a `lumigrad.v1.QueryRequest` that names a scene by its id. Returns nullopt for any request that may be invalid
+// or is of another kind: with a world or poses, tensors outside the payload, a payload that continues in other
+// messages, a forward state to retain, or malformed bytes. `raw` must outlive the result.
 std::optional<QueryRequest> read_query_request(std::string_view raw);
 
-// A `lumigrad.v1.BackwardRequest` of a forward state that was retained; none as above.
+// Reads a `lumigrad.v1.BackwardRequest` of a retained forward state; nullopt as above.
 std::optional<BackwardRequest> read_backward_request(std::string_view raw);
 
 }  // namespace lumigrad::serving

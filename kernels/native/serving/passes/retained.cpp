@@ -22,7 +22,7 @@ float of_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<
 float of_float16(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16, magnitude = bits & 0x7FFF;
   if (magnitude >= 0x7C00) {
-    // Infinite, or a NaN, which becomes a quiet one.
+    // Infinity or NaN; a signalling NaN becomes a quiet one.
     const std::uint32_t quiet = magnitude > 0x7C00 ? 0x400000 : 0;
     return std::bit_cast<float>(sign | 0x7F800000 | quiet | (magnitude & 0x3FF) << 13);
   }
@@ -42,7 +42,7 @@ std::size_t count_if(const char* from, std::size_t values, IsNonfinite&& is_nonf
   return count;
 }
 
-// The sum over the views, one after the other.
+// The sum over the views, in their order.
 std::vector<float> summed(const float* values, std::size_t each, std::size_t views) {
   std::vector<float> sums(values, values + each);
   for (std::size_t i = each; i < each * views; ++i) sums[i % each] += values[i];

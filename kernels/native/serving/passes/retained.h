@@ -1,5 +1,5 @@
-// Renders of stored scenes whose forward state is kept, and its differentiation: requests differ in the poses of
-// their cameras, and in the gradients of outputs. No function here needs Python.
+// Renders of stored scenes that keep their forward state, and their backward passes: requests differ only in the poses
+// of cameras, and in the gradients of outputs. No function here needs Python.
 #pragma once
 
 #include <cstdint>
@@ -49,14 +49,14 @@ struct CpuRetained final : RetainedPass {
   float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
 
   gaussians::Pass pass;
-  std::vector<std::unique_ptr<Buffer>> images;  // Values of four bytes, in the order of the kind's.
-  std::vector<std::uint64_t> prepared;          // Of spheres: what the workspace held after each view.
+  std::vector<std::unique_ptr<Buffer>> images;  // Values of four bytes, in the order of the kind's images.
+  std::vector<std::uint64_t> prepared;          // For spheres: what the workspace held after each view.
 };
 
 // The gradient of an output, in the payload of a request.
 struct Incoming {
   std::string name;
-  Encoding encoding;  // plain, float16 or bfloat16.
+  Encoding encoding;  // Plain, float16 or bfloat16.
   std::size_t values;
   std::size_t offset;
 };
@@ -68,10 +68,10 @@ struct BackwardKind {
   std::size_t views = 0;
   bool has_spheres = false;
 
-  // Whether gradients of cameras are among them.
+  // Whether they include gradients of cameras.
   bool has_cameras() const;
   // Arrays that the kernels write, with their bytes. The sums from which gradients of cameras follow come first, since
-  // they are of double precision; then the gradients, that of the background for each view.
+  // they are doubles; then the gradients, with the background's once for each view.
   std::vector<std::pair<std::string, std::size_t>> results() const;
 };
 
@@ -101,7 +101,7 @@ class BackwardJob : public PayloadJob {
   std::size_t nonfinite = 0;
 
  protected:
-  // Makes the gradients of the kind's results, encodes them into their places, and counts their values.
+  // Computes the gradients from the kind's results, encodes them into their places, and counts non-finite values.
   void send_all(const std::vector<const void*>& results, const std::vector<CameraPose>& cameras);
   void send(const Output& gradient, const float* values);
 
@@ -113,10 +113,10 @@ class BackwardJob : public PayloadJob {
 class PassEngine {
  public:
   virtual ~PassEngine() = default;
-  // A state, which a render has yet to fill.
+  // A state for a render to fill.
   virtual std::shared_ptr<RetainedPass> pass(std::shared_ptr<const RetainedRender> kind,
                                              const std::vector<CameraPose>& cameras) const = 0;
-  // The memory that the outputs of a job need on the host beside the payload.
+  // The memory that the outputs of a job need on the host besides the payload.
   virtual std::size_t staging_bytes(const RetainedRender& kind) const = 0;
   virtual std::size_t staging_bytes(const BackwardKind& kind) const = 0;
   virtual std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const = 0;

@@ -12,7 +12,7 @@
 
 namespace lumigrad::serving {
 
-// Amounts that were reserved when a change was refused.
+// The amounts that were reserved when a change was refused.
 struct Shortage {
   std::int64_t own, total, more;
 };
@@ -20,7 +20,7 @@ struct Shortage {
 // Thread-safe.
 class Account {
  public:
-  // Limits: one tenant may have `share`, all together `limit`, of which only tenants that have nothing may take the
+  // One tenant may reserve `share`, and all tenants together `limit`; only tenants without a reservation may take the
   // last `kept`.
   Account(std::int64_t limit, std::int64_t share, std::int64_t kept) : limit_(limit), share_(share), kept_(kept) {}
 
@@ -28,7 +28,7 @@ class Account {
   std::int64_t taken_by(const std::string& tenant) const;
   // Tenants that have reserved something.
   std::vector<std::pair<std::string, std::int64_t>> tenants() const;
-  // Changes what a tenant has reserved; refused, and no change, if it is more and too little is left.
+  // Changes a tenant's reservation. If it grows and too little is left, changes nothing and returns the shortage.
   std::optional<Shortage> change(const std::string& tenant, std::int64_t more);
 
  private:
@@ -40,7 +40,7 @@ class Account {
   std::int64_t total_ = 0;
 };
 
-// The amount that one call or object has reserved; nothing of it outlasts this. Thread-safe.
+// The amount that one call or object has reserved, released at the latest by the destructor. Thread-safe.
 class Reservation {
  public:
   Reservation(std::shared_ptr<Account> account, std::string tenant)
@@ -50,7 +50,7 @@ class Reservation {
   Reservation& operator=(const Reservation&) = delete;
 
   std::int64_t amount() const;
-  // Changes the amount as Account::change does; does nothing once it is released.
+  // Changes the amount as Account::change does; does nothing after the release.
   std::optional<Shortage> change(std::int64_t amount);
   std::optional<Shortage> grow(std::int64_t more);
   void release();

@@ -5,7 +5,7 @@
 namespace lumigrad::serving {
 namespace {
 
-// A tenant's more urgent calls run first for this time of the device while its other calls wait ...
+// A tenant's more urgent calls run first for this much device time while its other calls wait ...
 constexpr double kTurnSeconds = 1.0;
 // ... and after that get this multiple of the time that its other calls get.
 constexpr double kLead = 4.0;

@@ -1,4 +1,4 @@
-// The order of waiting jobs: fair between tenants, by priority within one; and the places that each tenant may take.
+// The order of waiting jobs: fair between tenants, by priority within a tenant; and the places that tenants may take.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,17 @@ namespace lumigrad::serving {
 
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
-// Places in the queue: one tenant may take `share` of `limit`, and the last `kept` are for tenants that have none.
+// Places in the queue: one tenant may take `share` of `limit`, and the last `kept` are for tenants without a place.
 struct Places {
   std::size_t limit = 1, share = 1, kept = 0;
 };
 
-// The tenant with the least charged time of the device is next, with the oldest of its most urgent jobs.
+// The tenant with the least charged device time is next, with the oldest of its most urgent jobs.
 //
-// Only time while others waited is charged. A new tenant starts with the charge of the tenant that was served last, so
-// that neither has to wait for the other to catch up. Priorities order the jobs of one tenant: more urgent ones are
-// taken first, for a turn of the device's time while others wait, and after that get a multiple of their time.
+// Only time during which other tenants waited is charged. A new tenant starts with the charge of the tenant that was
+// served last, so that neither has to wait for the other to catch up. Priorities order the jobs of one tenant: more
+// urgent ones are taken first, for a turn of the device's time while others wait, and after that get a multiple of
+// their time.
 //
 // Not thread-safe: the owner holds a lock around every call.
 class Lines {
@@ -37,20 +38,20 @@ class Lines {
   std::size_t taken_by(const std::string& tenant) const;
   bool has_place(const std::string& tenant) const;
 
-  // Adds a job, for which there must be a place.
+  // Adds a job; a place must be free.
   void put(std::shared_ptr<Job> job);
-  // The job that `take` would return; there must be one.
+  // The job that `take` would return; at least one job must wait.
   const Job& next() const;
-  // Removes the next job and returns it; there must be one. `charge` follows once it has run.
+  // Removes and returns the next job; at least one must wait. Call `charge` once it has run.
   std::shared_ptr<Job> take();
-  // Moves further jobs of the tenant that was served last to `jobs`, the most urgent first: those that `fits`.
+  // Moves further jobs that `fits` accepts from the tenant served last to `jobs`, the most urgent first.
   template <class Fits>
   void take_along(Jobs& jobs, Fits fits);
-  // Charges the device's time of the jobs that were taken last.
+  // Charges the device time of the jobs that were taken last.
   void charge(double seconds);
-  // Charges time that a job which is no longer the last took while others waited.
+  // Charges time that a job took while others waited, after other jobs have been taken.
   void charge_later(const std::string& tenant, int priority, double seconds);
-  // Removes a job and returns it; null if it does not wait.
+  // Removes and returns a job; null if it does not wait.
   std::shared_ptr<Job> remove(const Job& job);
   // Removes all jobs.
   Jobs clear();
@@ -74,18 +75,18 @@ class Lines {
 
     std::size_t size() const;
     Offered offered() const;
-    int turn() const;  // The priority of its next job; one must wait.
+    int turn() const;  // The priority of the next job; at least one must wait.
     void charge(int priority, const Offered& offered, double seconds);
   };
 
   Line* find(const std::string& tenant) const;
-  Line& at(const std::string& tenant);  // Made if there is none.
+  Line& at(const std::string& tenant);  // Creates a missing line.
   Line& next_line() const;              // A job must wait.
   void has_left(const Job& job);
 
   Places places_;
   std::size_t size_ = 0, bytes_ = 0;
-  std::vector<std::unique_ptr<Line>> lines_;  // Lines; the older of two with equal charges is next.
+  std::vector<std::unique_ptr<Line>> lines_;  // The older of two lines with equal charges is next.
   // The line of the job that was taken last, its priority, and the priorities that its tenant offered.
   Line* last_ = nullptr;
   int last_priority_ = 0;

@@ -1,4 +1,4 @@
-// A native job that tests run: it takes time and memory, and fails, as they wish.
+// A native job for tests: it takes time and memory, and fails, as requested.
 #pragma once
 
 #include <unistd.h>
@@ -38,8 +38,8 @@ class ProbeJob : public NativeJob {
   bool anywhere = false;
   std::size_t asked_bytes = 0;
   bool fails = false;
-  int together = 0;  // The jobs of the batch with which it ran.
-  int thread = 0;    // Thread on which the job ran, by the system's number.
+  int together = 0;  // The number of jobs in its batch.
+  int thread = 0;    // The system's number of the thread on which the job ran.
 };
 
 }  // namespace lumigrad::serving

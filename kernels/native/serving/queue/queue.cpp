@@ -15,7 +15,7 @@ constexpr double kNewest = 0.2;
 constexpr double kBatchSeconds = 0.02;
 constexpr double kLeastRetrySeconds = 0.01;
 
-// While it lives, this thread heeds a request to stop and takes no more memory than a room has.
+// While it lives, this thread heeds a request to stop and takes no more memory than a room allows.
 class Bounds {
  public:
   Bounds(const StopRequest& stop, std::int64_t room_bytes) : room_(room_bytes) {
@@ -31,7 +31,7 @@ class Bounds {
   MemoryRoom room_;
 };
 
-// The room of a batch: what all its jobs are predicted to take, and what one of them may take beyond that.
+// The room of a batch: the predicted memory of all its jobs, and the most that one job may take beyond that.
 std::int64_t room_of(const std::vector<NativeJob*>& jobs) {
   std::int64_t bytes = 0, beyond = 0;
   for (const NativeJob* job : jobs) {
@@ -42,7 +42,7 @@ std::int64_t room_of(const std::vector<NativeJob*>& jobs) {
   return bytes + beyond;
 }
 
-// Runs a batch; how its jobs have ended, with the exception if they have failed.
+// Runs a batch; returns how its jobs ended, with the exception if they failed.
 std::pair<Outcome, std::exception_ptr> run_all(const std::vector<NativeJob*>& jobs, const StopRequest& stop) {
   try {
     const Bounds bounds(stop, room_of(jobs));
@@ -72,7 +72,7 @@ bool Queue::submit(const std::shared_ptr<Job>& job) {
     lines_.put(job);
     is_idle = !running_;
   }
-  // Whoever runs a batch looks for the next one.
+  // A thread that runs a batch looks for the next job itself.
   if (is_idle) changed_.notify_one();
   return true;
 }
@@ -101,7 +101,7 @@ Outcome Queue::run(const std::shared_ptr<NativeJob>& job) {
   return submit(job) ? wait(*job) : job->outcome;
 }
 
-// False if something runs or waits; else the job has run, or was refused.
+// Returns false if another job runs or waits; otherwise the job has run or was refused.
 bool Queue::run_here(const std::shared_ptr<NativeJob>& job) {
   Lock lock(mutex_);
   if (running_ || left_ || settling_ || lines_.size() > 0) return false;
@@ -132,7 +132,7 @@ void Queue::cancel(Job& job) {
   if (removed) removed->has_ended.notify_all();
 }
 
-// Takes a job that waits from the queue.
+// Removes a waiting job from the queue.
 std::shared_ptr<Job> Queue::remove(Job& job, Outcome outcome) {
   job.is_waiting = false;
   job.ended = Clock::now();
@@ -274,7 +274,7 @@ Outcome Queue::admit(Job& job) const {
   if (is_closed_) return Outcome::kClosed;
   if (job.is_given_up) return Outcome::kCancelled;
   const Clock::time_point now = Clock::now();
-  // No job is refused without estimates.
+  // Without estimates no job is refused.
   const double least = estimates_.least(demand.kind, demand.views, now);
   if (least > 0 && demand.deadline < Clock::time_point::max()) {
     const double needed = seconds_ahead(demand, now) + least, left = seconds_of(demand.deadline - now);
@@ -354,8 +354,8 @@ void Queue::start(Jobs jobs) {
   for (const auto& job : running_->jobs) job->started = running_->started;
 }
 
-// Whether a job waits that must not run before the end of what was left to the device. Which of those that wait is the
-// next cannot be told before that.
+// Whether a waiting job must not run before the work left to the device ends. The next job is not known until then, so
+// one such job is enough.
 bool Queue::must_settle() const {
   return left_ && !lines_.all([&](const Job& job) { return job.demand.sequence == left_->sequence; });
 }
@@ -380,7 +380,7 @@ void Queue::run_native(Lock& lock) {
   const double seconds = seconds_of(Clock::now() - started);
   lock.lock();
   for (NativeJob* job : jobs) {
-    // Callers that waited for a device that is lost have gone.
+    // The callers of a lost device are gone.
     if (job->outcome != Outcome::kPending) continue;
     job->error = error;
     job->outcome = outcome == Outcome::kCancelled && job->overdue_limit > 0 ? Outcome::kOverdue : outcome;
@@ -389,7 +389,7 @@ void Queue::run_native(Lock& lock) {
   lock.lock();
 }
 
-// Charges the running batch, and wakes those that wait for it once the lock is released.
+// Charges the running batch, and wakes its waiters once the lock is released.
 void Queue::end(Lock& lock, double seconds, bool ok) {
   const Jobs jobs = running_->jobs;
   running_.reset();

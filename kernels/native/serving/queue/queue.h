@@ -1,4 +1,4 @@
-// The one queue of jobs for the device's thread, of Python's jobs and of those that run without Python.
+// The queue of all jobs for the device's thread, native or in Python.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@
 
 namespace lumigrad::serving {
 
-// Threads of calls submit jobs and wait for their ends. The device's thread takes them in batches, in the order of
-// `Lines`: native batches run within `take`, and Python's are returned. While it has nothing to do, a thread of a call
-// may run a small native job itself, as if it were the device's: one batch runs at a time. No function needs the
-// interpreter's lock, and none takes it while it holds the queue's: jobs of Python are destroyed without that.
+// Threads of calls submit jobs and wait until they end. The device's thread takes them in batches, in the order of
+// `Lines`: native batches run within `take`, and Python's batches are returned. While the device's thread is idle, the
+// thread of a call may run a small native job itself; one batch runs at a time. No function needs the GIL, and none
+// takes it while it holds the queue's mutex: Python's jobs are destroyed after the mutex is released.
 class Queue {
  public:
   explicit Queue(Places places) : lines_(places) {}
@@ -26,53 +26,53 @@ class Queue {
 
   // Functions for the threads of calls.
 
-  // Adds a job; false: its outcome says why it was refused, and it may be submitted again.
+  // Adds a job; if false, its outcome says why it was refused, and it may be submitted again.
   bool submit(const std::shared_ptr<Job>& job);
-  // Waits until a job that was submitted has ended; at its deadline it leaves the queue, unless it has started.
+  // Waits until a submitted job has ended; at its deadline it leaves the queue, unless it has started.
   Outcome wait(Job& job);
   // Whether the device's thread has taken a job.
   bool has_started(const Job& job) const;
-  // Both. A job that may is run on this thread if the device is idle.
+  // Submits a job and waits for it. If the device is idle and the job allows it, it runs on this thread.
   Outcome run(const std::shared_ptr<NativeJob>& job);
-  // The call of a job has ended: removes it from the queue, or stops the kernels of its batch if the calls of all its
-  // jobs have ended and all are repeatable. A job that was not submitted yet will be refused. On any thread.
+  // Cancels a job whose call has ended: removes it from the queue, or stops the kernels of its batch if the calls of
+  // all jobs in the batch have ended and all are repeatable. A job that is submitted later is refused. On any thread.
   void cancel(Job& job);
 
   // Functions for the device's thread.
 
   enum class Next {
-    kBatch,   // Python's jobs wait to be run; `finish` follows, and until then this thread heeds the batch's
+    kBatch,   // Run the returned jobs of Python, then call `finish`; until then this thread heeds the batch's
               // StopRequest.
-    kSettle,  // Work that a job has left to the device must end before the next job; `settled` follows.
+    kSettle,  // Wait for the work that a job has left to the device, then call `settled`.
     kEnd,     // The queue is closed.
-    kNone,    // Not without waiting, or without running a native batch.
+    kNone,    // No job without waiting or running a native batch.
   };
   Next take(Jobs& batch, bool may_wait = true);
-  // The batch has ended: charges its time, and wakes those that wait. Without `ok` a job of it has failed.
+  // Ends the batch: charges its time and wakes its waiters. `ok` is false if one of its jobs has failed.
   void finish(double seconds, bool ok);
-  // The running job ends before the device has done its work: only jobs of the sequence run before that. A native job
-  // names the work, for which `take` then waits itself.
+  // Called by a running job that will end before the device has done its work: until then only jobs of the sequence
+  // run. A native job passes the work, for which `take` then waits itself.
   void leave(std::uint64_t sequence, std::shared_ptr<LeftWork> work = nullptr);
-  // The device has done what was left: charges the time since `take` to the tenant that has left it.
+  // Called once the device has done the work left to it: charges the time since `take` to the tenant that left it.
   void settled();
 
   // Functions for any thread.
 
-  // Stops the running batch if it has taken longer, unless it is the worker's own.
+  // Stops the running batch if it has taken longer than the limit, unless it is the worker's own.
   void stop_overdue(double limit_seconds);
   // Refuses waiting and new jobs; `take` ends.
   void close();
-  // The device is lost: those who wait for the running batch wait no longer.
+  // Called when the device is lost: threads that wait for the running batch stop waiting.
   void lose();
 
   std::size_t depth() const;
   std::size_t predicted_bytes() const;  // Bytes of waiting and running jobs.
   bool is_busy() const;                 // Whether a job runs or waits.
-  // Seconds since the running batch, or the progress that its kernels last made; 0: none runs.
+  // Seconds since the running batch started or its kernels last made progress; 0 if no batch runs.
   double held_seconds() const;
   // Seconds that the device's thread has worked.
   double busy_seconds() const;
-  // When a batch last ended; the least time point if it failed.
+  // When the last batch ended; the least time point if it failed.
   Clock::time_point last_success() const;
 
  private:

@@ -1,1 +1,1 @@
-"""The services: handlers, status codes, authentication, tracing."""
+"""The gRPC services: handlers, status codes, authentication and tracing."""

@@ -31,18 +31,18 @@ class Tokens:
     """Tenants by token; stores digests of tokens only."""
 
     def __init__(self, path: str) -> None:
-        """Read the file; ConfigError if it is invalid."""
+        """Read the file; raises ConfigError if it is invalid."""
         self._path = path
         self._lock = threading.Lock()
         self._version = file_version(path)
         self._tenant_of = _read(path)
 
     def tenant_of(self, token: str) -> str | None:
-        """The tenant with this token; None: there is none."""
+        """Return the tenant with this token, or None."""
         self._refresh()
         presented = hashlib.sha256(token.encode()).hexdigest()
         found = None
-        # Compares with all tokens, each in constant time, so that the duration reveals nothing.
+        # Compare with all tokens, each in constant time, so that the duration reveals nothing.
         for digest, tenant in self._tenant_of.items():
             if hmac.compare_digest(digest, presented):
                 found = tenant
@@ -88,7 +88,7 @@ def _read(path: str) -> Mapping[str, str]:
 
 
 def _parsed(line: str, where: str) -> tuple[str, str]:
-    """Parses a line to tenant and digest. Errors do not quote the line, which may contain a token."""
+    """Parse a line into tenant and digest. Errors do not quote the line, which may contain a token."""
     tenant, colon, secret = (part.strip() for part in line.partition(":"))
     if not colon:
         raise ConfigError(f"{where}: {_FORM}")
@@ -124,7 +124,10 @@ def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
 
 
 def _by_certificate(context: grpc.ServicerContext) -> str:
-    """The subject of the client's certificate, verified in the handshake; a digest if no tenant may have that name."""
+    """Return the subject of the client's certificate, or a digest of it if it is not valid as a tenant's name.
+
+    TLS has verified the certificate in the handshake.
+    """
     subject = b"".join(context.auth_context().get(_SUBJECT, ()))
     if not subject:
         raise UnauthenticatedError("the client's certificate has no subject")
@@ -133,7 +136,7 @@ def _by_certificate(context: grpc.ServicerContext) -> str:
 
 
 def authenticator_of(config: Config) -> Authenticate | None:
-    """The configured authentication; None: all callers are one tenant. Tokens take precedence over certificates."""
+    """Return the configured authentication, tokens before certificates; None if all callers are one tenant."""
     if config.tokens_file:
         return partial(_by_token, Tokens(config.tokens_file))
     return _by_certificate if config.tls_client_ca else None

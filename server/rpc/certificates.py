@@ -17,20 +17,20 @@ class Certificates:
     """Provides each new connection with the current content of the files."""
 
     def __init__(self, config: Config) -> None:
-        """Read the files; ConfigError if one is invalid."""
+        """Read the files; raises ConfigError if one is invalid."""
         self._certificate, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
         self._lock = threading.Lock()
         self._versions = self._file_versions()
         self._current = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """The credentials of a port; with --tls-client-ca clients must present a certificate."""
+        """Return the credentials of a port; with --tls-client-ca clients must present a certificate."""
         return grpc.dynamic_ssl_server_credentials(
             self._current, self._renewed, require_client_authentication=bool(self._client_ca)
         )
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The new configuration if the files have changed, otherwise None. gRPC calls this at each handshake."""
+        """Return the new configuration if the files have changed, otherwise None. gRPC calls this at each handshake."""
         with self._lock:
             versions = self._file_versions()
             if versions == self._versions:

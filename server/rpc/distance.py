@@ -55,7 +55,7 @@ class DistanceService(EngineService):
         yield from self._forward(frames, call, distance_pb2.QueryReply())
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
-        """Differentiate a retained query, or one that is sent and computed again."""
+        """Differentiate a retained query, or one that is sent again and recomputed."""
         yield from self._backward(frames, call, distance_pb2.DistanceBackwardReply())
 
     def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
@@ -75,7 +75,7 @@ class DistanceService(EngineService):
 
 
 class DistanceJob(ForwardJob):
-    """A distance query. Its engine takes the obstacles, in their poses for the call, and tensors of the request."""
+    """A distance query. Its engine takes the obstacles, posed for the call, and the tensors of the request."""
 
     def receive(self, reader: PayloadReader, transfer: Transfer, call: Call) -> None:
         """Check the tensors in the payload."""
@@ -86,7 +86,7 @@ class DistanceJob(ForwardJob):
 
     def _joined(self, content: Content, tensors: Tensors) -> DistanceInputs:
         if self.task.scene is None:
-            # A forward state keeps the spheres; without the copy it would keep the scene in the same buffer too.
+            # A forward state keeps the spheres; without this copy, it would also keep the scene in the same buffer.
             tensors = {**tensors, "spheres": tensors["spheres"].clone()}
         return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)
 
@@ -136,7 +136,7 @@ def answer_field(
 
 
 def _timed_steps(steps: Steps[T], call: Call) -> Steps[T]:
-    """The same steps, each of them measured, and the call checked before it."""
+    """Run steps, measuring each and checking the call between them; returns their result."""
     while True:
         with call.times.stage("kernel.query"):
             try:

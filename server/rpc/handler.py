@@ -1,4 +1,4 @@
-"""Calls in progress: their authentication, admission, patience, metrics, log line, and status for errors."""
+"""Calls in progress: their authentication, admission, time limits, metrics, log lines, and statuses of errors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.short_calls import cancel, end_overdue, give_up
 from lumigrad.server.rpc.status import Answer, answer_to
 
-# Calls that mostly wait for their callers take no places of calls, but have accounts of their own.
+# Long calls, which mostly wait for their callers, take no places of calls but have accounts of their own.
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
-# A call that has received less than `PROGRESS_BYTES` in this time gives its place up to tenants that have fewer.
+# A call that has received less than `PROGRESS_BYTES` in this time gives up its place to tenants that have fewer.
 _WAY_SECONDS = 1.0
-# Time after which a caller is told that its call has begun, and under which id, before there is a reply.
+# Time without a reply after which a caller is told that its call has begun, and its id.
 _ANNOUNCING_SECONDS = 0.5
 
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call in progress: when it began (monotonic clock), its place, and gRPC's side of it; None: that of another."""
+    """A call in progress: its start (monotonic clock), place and context; None for a part of another call."""
 
     started: float
     place: Reservation | ShortCall
@@ -50,13 +50,13 @@ class _Open:
             announce(call.record.request_id, self.context)
 
     def cancel(self, call: Call, why: str) -> None:
-        """Cancel the call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
+        """Cancel the call, and send the request id first: else its caller would blame a proxy, and repeat the call."""
         self.announce(call)
         call.cancel(why)
 
 
 class CallHandler:
-    """Handles all calls, for servicers whose methods are called with `(request, call)`."""
+    """Handles all calls, for servicers whose methods take `(request, call)`."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class CallHandler:
         """Serve calls; without `authenticate` all callers are one tenant.
 
         `notes` takes the records of calls. `places` limits the calls in progress, except open trainings and streams,
-        which accounts of their own limit; without `streams` there are none. `lane_of` finds the lane that a call names.
+        which have accounts of their own; without `streams` no stream may be opened. `lane_of` finds the lane that a
+        call names.
         """
         self._notes = notes
         self.is_traced = is_traced
@@ -81,23 +82,23 @@ class CallHandler:
         self._lane_of = lane_of or (lambda _: NoLane())
         self.places = places
         self.patience = patience
-        # The frames of streams that are no calls of their own, and how many of them the device has begun.
+        # Returns the number of stream frames without calls of their own, and how many of them the device has begun.
         self.count_frames: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.trainings = trainings
         self.streams = streams or Account("open streams", 0, "--max-streams")
         self._long = {_TRAIN: self.trainings, _STREAM: self.streams}
-        # Calls that a shortcut may answer; in `_calls`, too, are those that it leaves to the general way.
+        # Calls that a shortcut may answer. Those that it leaves to the general path are also in `_calls`.
         self.shorts = ShortCalls(places.books, notes.native)
         self._calls: dict[Call, _Open] = {}
-        # Calls whose last bytes are not sent yet, and since when (monotonic clock).
+        # Calls whose last bytes are not sent yet, with the time at which they ended (monotonic clock).
         self._leaving: dict[Call, float] = {}
-        # Turns for work in Python that is long.
+        # Turns for long work in Python.
         self._turns = Turns()
-        # No call of a shortcut goes on in the general way.
+        # Whether calls that a shortcut leaves to the general path are stopped.
         self._is_ended = False
         self._is_closed = False
         self._lock = threading.RLock()
-        # Condition for those who wait until calls have ended, which is only before the process ends.
+        # Notified when calls end; waited for only before the process ends.
         self._changed = threading.Condition(self._lock)
 
     @property
@@ -111,7 +112,7 @@ class CallHandler:
         return self._is_closed
 
     def stages(self, waiting: int) -> Mapping[str, int]:
-        """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
+        """Return the number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
         calls, shorts = list(self._calls), self.shorts.open()
         frames, begun_frames = self.count_frames()
         begun = [call for call in calls if call.has_reached_device]
@@ -129,14 +130,14 @@ class CallHandler:
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no call is in progress; False after `seconds`."""
         until = time.monotonic() + seconds
-        # First those that may become calls of the general way.
+        # First wait for calls that may still move to the general path.
         if not self.shorts.wait_idle(seconds):
             return False
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, max(0.0, until - time.monotonic()))
 
     def end_all(self) -> None:
-        """End the calls in progress at their next check, with a status after which clients may try another worker."""
+        """Stop the calls in progress at their next check, with a status that lets clients try another worker."""
         with self._changed:
             calls = list(self._calls)
             self._is_ended = True
@@ -151,12 +152,13 @@ class CallHandler:
             self._changed.wait_for(lambda: not self._leaving, max(0.0, until - time.monotonic()))
 
     def begun(self, method: str, context: grpc.ServicerContext) -> Call:
-        """A call of gRPC's, which has not been admitted."""
+        """Create the call for a gRPC context; it is not yet admitted."""
         call = Call(
             method,
             context,
             context.invocation_metadata() or (),
-            # The clock first, so that a pause between them makes the deadline earlier, never later than the caller's.
+            # Read the clock first, so that a pause in between makes the deadline earlier, never later than the
+            # caller's.
             deadline=time.monotonic() + context.time_remaining(),
             is_traced=self.is_traced,
         )
@@ -165,7 +167,7 @@ class CallHandler:
         return call
 
     def end_pushed(self, call: Call, context: grpc.ServicerContext, error: BaseException | None) -> None:
-        """Count a call out, and set its status, which its last push sends."""
+        """Release a call, and set the status that its last push sends."""
         answer = None if error is None else _answer(call, error)
         self.leave(call, answer, error)
         details = () if answer is None else answer.trailing_metadata
@@ -180,15 +182,15 @@ class CallHandler:
         context: grpc.ServicerContext,
         translate: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> Guard:
-        """A `with` block that counts a call in and out, and converts its exceptions to a status."""
+        """Return a context manager that admits and releases a call, and converts its exceptions to a status."""
         return Guard(self, self.begun(method, context), context, translate)
 
     def continued(self, short: ShortCall, translate: Callable[[Answer], Answer]) -> Guard:
-        """The same for a call that a shortcut has left."""
+        """Return a context manager as `guarded` does, for a call that a shortcut has left."""
         return Guard(self, call_of(short), short.context, translate, short)
 
     def take_over(self, call: Call, short: ShortCall) -> None:
-        """Count a call in that was admitted already, and keeps its place."""
+        """Register a call that a shortcut has already admitted, and that keeps its place."""
         call.report_stages, call.lane_of = self._notes.stages, self._lane_of
         call.turn = Turn(self._turns, call.tenant)
         with self._lock:
@@ -213,7 +215,7 @@ class CallHandler:
         self._admit(call, context)
 
     def enter_part(self, part: Call, whole: Call) -> None:
-        """Admit a call that is part of another one, and of the same caller."""
+        """Admit a call that is part of another call of the same caller."""
         part.report_stages, part.lane_of = whole.report_stages, whole.lane_of
         part.tenant = part.record.tenant = whole.tenant
         part.priority = whole.priority
@@ -227,7 +229,7 @@ class CallHandler:
             raise UnauthenticatedError("the token is another tenant's now")
 
     def announce(self, call: Call) -> None:
-        """Tell the caller that its call has begun, and under which id."""
+        """Send the call's id to its caller, which shows that the call has begun."""
         opened = self._calls.get(call)
         if opened is not None:
             opened.announce(call)
@@ -250,11 +252,11 @@ class CallHandler:
         if answer is not None:
             record.code, record.reason, record.why = answer.code.name, answer.reason, answer.text
             if answer.code == grpc.StatusCode.INTERNAL:
-                # The error's traceback refers to the call, and so to the record: a cycle, which would keep what the
-                # call held.
+                # The error's traceback refers to the call, and so to the record. This cycle keeps what the call held
+                # until the record is logged.
                 record.error = error
         record.end()
-        # The record comes before the reply, so that whoever has it finds the call in the metrics.
+        # Recorded before the reply is sent, so that whoever has the reply finds the call in the metrics.
         self._notes.add(record)
         with self._lock:
             opened = self._calls.pop(call, None)
@@ -277,9 +279,9 @@ class CallHandler:
             return self.places.reserve(call.tenant, 1)
 
     def _make_way(self, tenant: str) -> bool:
-        """End calls that wait for their callers, so that a tenant gets a place; False, and no change, if that fails.
+        """End calls that wait for their callers, so that a tenant gets a place; False, and none ended, if that fails.
 
-        The tenants who have the most places give them up, and keep at least as many as the other then has.
+        The tenants with the most places give them up, and keep at least as many as this tenant then has.
         """
         taken = Counter(self.places.tenants())
         own = taken[tenant]
@@ -310,7 +312,7 @@ class CallHandler:
                 self._changed.notify_all()
 
     def end_overdue(self) -> None:
-        """Cancel calls that exceed the maximum duration, and those whose caller stalls, also after the last byte."""
+        """Cancel calls that exceed the maximum duration, and calls whose caller stalls, even at the end of a reply."""
         with self._changed:
             calls = list(self._calls.items())
             leaving = list(self._leaving.items())
@@ -329,7 +331,7 @@ class CallHandler:
 
 
 class Guard:
-    """The `with` block of a call; a generator would take longer, which every call would."""
+    """The context manager of a call. A class, because a generator would delay every call."""
 
     __slots__ = ("_call", "_context", "_handler", "_short", "_translate")
 
@@ -341,7 +343,7 @@ class Guard:
         translate: Callable[[Answer], Answer],
         short: ShortCall | None = None,
     ) -> None:
-        """`short` is what the call was before, if a shortcut has left it."""
+        """Guard a call; `short` is its earlier form, if a shortcut has left it."""
         self._handler = handler
         self._short = short
         self._call = call
@@ -366,11 +368,11 @@ class Guard:
         self._context.set_trailing_metadata((_named(self._call),))
 
     def _refuse(self, error: BaseException) -> NoReturn:
-        """Count the call out, and end it with the status of an error."""
+        """Release the call, and end it with the status of an error."""
         call, context = self._call, self._context
         answer = self._translate(_answer(call, error))
         self._handler.leave(call, answer, error)
-        # A generator that is closed must not raise anything else.
+        # A generator that is being closed must not raise anything else.
         if isinstance(error, GeneratorExit):
             raise error
         context.set_trailing_metadata((_named(call), *answer.trailing_metadata))
@@ -383,7 +385,7 @@ def _named(call: Call) -> tuple[str, str]:
 
 
 def _answer(call: Call, error: BaseException) -> Answer:
-    """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
+    """Return the status for an error. If the call has ended meanwhile, the reason for its end takes precedence."""
     try:
         call.check()
     except Exception as ended:

@@ -1,4 +1,4 @@
-"""The standard health service, whose calls are never refused: a new one ends the oldest of too many."""
+"""The standard health service. It refuses no call: if there are too many, a new call ends the oldest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from grpc_health.v1 import health, health_pb2
 
 from lumigrad.protos.service import SERVICE_NAMES
 
-# Calls of Watch hold no thread.
+# Not limited by threads, since calls of Watch hold none.
 MOST_HEALTH_CALLS = 256
-# Calls whose request has not arrived hold one each.
+# Each call whose request has not arrived holds a thread.
 _MOST_SILENT = 4
 _SILENT_SECONDS = 5.0
 
@@ -23,12 +23,13 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 class _Watcher:
-    """A call of Watch: tells its caller a status that has changed."""
+    """A call of Watch, which sends each change of the status to its caller."""
 
     def __init__(self, read: Callable[[], Any], send: Callable[[Any], object]) -> None:
         self._read = read
         self._send = send
-        # Held while sending, which waits for gRPC's thread; so that thread, in which calls end, must never wait for it.
+        # Held while sending, which waits for gRPC's thread. Calls end in that thread, so it must never wait for this
+        # lock.
         self._lock = threading.Lock()
         self._sent: Any = None
 
@@ -45,11 +46,12 @@ class Health:
     """Reports whether this worker serves, for itself and for each of its services."""
 
     def __init__(self) -> None:
-        """Report NOT_SERVING at first."""
+        """Begin with NOT_SERVING."""
         self.is_serving = False
         self._is_stopped = False
-        # Never held while sending: calls that end need it in gRPC's thread, for which a message that is sent waits. The
-        # servicer of grpc_health holds its lock then, and a watcher that left while another came stopped the server.
+        # Never held while sending, which waits for gRPC's thread, because calls take this lock in that thread when they
+        # end. The servicer of grpc_health does hold its lock, and the server hung when one watcher left while another
+        # came.
         self._lock = threading.Lock()
         self._watchers: dict[grpc.ServicerContext, _Watcher] = {}
         # Times of arrival, the oldest first.
@@ -73,7 +75,7 @@ class Health:
         return _STATUS.SERVING if self.is_serving else _STATUS.NOT_SERVING
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods of the service, which gRPC calls as streams, before their requests have arrived."""
+        """Return the methods of the service. As request streams, gRPC calls them before their requests have arrived."""
         request, reply = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
         check = grpc.stream_unary_rpc_method_handler(self._check, request, reply)
         watch = grpc.stream_stream_rpc_method_handler(self._watching(), request, reply)
@@ -98,7 +100,7 @@ class Health:
             is_known = self._first(requests, context).service in _NAMES
             watcher = _Watcher(self._status if is_known else lambda: _STATUS.SERVICE_UNKNOWN, send_response_callback)
             with self._lock:
-                # A call that has ended is not in the list any more.
+                # A call that has ended is no longer listed.
                 if context in self._calls:
                     self._watchers[context] = watcher
             watcher.tell()

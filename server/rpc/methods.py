@@ -1,4 +1,4 @@
-"""The methods of services as gRPC calls them: from the bytes of requests to those of replies."""
+"""The methods of services as gRPC calls them, from the bytes of requests to the bytes of replies."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer
 
-# Answers a call from the bytes of its first message with those of its reply; None: this way is not for it.
+# Answers a call: takes the bytes of its first message, and returns those of its reply. None if it cannot.
 Early = Callable[[bytes, ShortCall], bytes | None]
-# Does so for a call of the general way, whose reply may have so many bytes of payload.
+# Answers a call of the general path in the same way; the number limits the payload of the reply in bytes.
 Whole = Callable[[bytes, Call, int], bytes | None]
 
-# A method as gRPC calls it; and what goes on with a call, from its requests, after an `Early` has not answered it, or
-# has failed with an error.
+# A method as gRPC calls it; and a function that continues with a call's requests after an `Early` did not answer it, or
+# failed with an error.
 Single = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 GoOn = Callable[[ShortCall, Iterator[bytes], BaseException | None], bytes]
 
 
 class Shortcut(Protocol):
-    """Answers calls of a method that are alike. One that is a `Whole` answers those with a stream of replies, too.
+    """Answers similar calls of a method. If it is also a `Whole`, it answers calls with a stream of replies, too.
 
     Attributes:
-        takes_lanes: Whether `answer` takes calls that name a lane.
+        takes_lanes: Whether `answer` accepts calls that name a lane.
     """
 
     takes_lanes: bool
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """An `Early`, which notes the request that it has read for the general way."""
+        """Answer a call as an `Early`, and note the request that was read for the general path."""
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The handlers of methods by their paths; `singles` for calls that have SINGLE_REPLY among their metadata."""
+    """The handlers of methods by path; `singles` are for calls with SINGLE_REPLY in their metadata."""
 
     def __init__(
         self, streams: Mapping[str, grpc.RpcMethodHandler], singles: Mapping[str, grpc.RpcMethodHandler]
@@ -57,16 +57,16 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._singles = singles
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        """The handler of a call; None: there is no such method."""
+        """Return the handler of a call; None if there is no such method."""
         is_single = SINGLE_REPLY in (details.invocation_metadata or ())
         return (self._singles if is_single else self._streams).get(details.method)
 
 
 class Methods:
-    """Makes the handlers of services, whose servicers' methods are called with `(request, call)`."""
+    """Makes the handlers of services; the methods of their servicers take `(request, call)`."""
 
     def __init__(self, handler: CallHandler, request_check: RequestCheck) -> None:
-        """`handler` counts calls in and out; `request_check` refuses requests whose fields exceed a bound."""
+        """`handler` admits and releases calls; `request_check` refuses requests whose fields exceed a bound."""
         self._handler = handler
         self._request_check = request_check
 
@@ -79,14 +79,15 @@ class Methods:
         translate: Callable[[Answer], Answer] = lambda answer: answer,
         own: Mapping[str, grpc.RpcMethodHandler] = MappingProxyType({}),
     ) -> grpc.GenericRpcHandler:
-        """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
+        """Return handlers that call the methods of `servicer` with `(request, call)` or `(requests, call)`.
 
-        Methods with an `own` handler are not taken from it.
+        Methods in `own` have handlers of their own.
 
-        Callers may know it by other full `names`, and expect other statuses, which `translate` makes of ours.
+        Callers may know the service by other full `names`, and expect other statuses, which `translate` makes from
+        ours.
 
-        gRPC calls them before a request has arrived: it would wait for one itself, however long, for any caller. And it
-        leaves requests as bytes, because it would parse all of them in one thread, which every call needs.
+        gRPC calls the handlers before a request has arrived, because it would itself wait for one without limit and for
+        any caller. It leaves requests as bytes, because it would parse all of them in one thread that every call needs.
         """
         short = service_name.rpartition(".")[2]
         streams: dict[str, grpc.RpcMethodHandler] = {}
@@ -128,9 +129,9 @@ class Methods:
         translate: Callable[[Answer], Answer],
         shortcut: Shortcut | None,
     ) -> Single:
-        """A method that takes a stream of bytes, which `read` parses, and returns one reply, which `write` makes bytes.
+        """Return a method that parses a stream of requests by `read`, and returns one reply, serialised by `write`.
 
-        gRPC would make bytes of it only after the call has been recorded.
+        gRPC would serialise the reply only after the call has been recorded.
         """
         handler = self._handler
 
@@ -150,10 +151,10 @@ class Methods:
                 try:
                     raise error
                 finally:
-                    # The error's traceback refers to this frame: a cycle, which would keep what the call held.
+                    # The error's traceback refers to this frame. This cycle would keep what the call held.
                     del error
 
-        # Only the general way traces calls.
+        # Only the general path traces calls.
         if shortcut is None or handler.is_traced:
             return single
         admit = partial(handler.shorts.admit, name, takes_lanes=shortcut.takes_lanes)
@@ -166,12 +167,12 @@ class Methods:
         read: Callable[[bytes, Call], Any],
         shortcut: Whole | None = None,
     ) -> Callable[..., Any]:
-        """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
+        """Return a method that parses a stream of requests by `read`, and returns a stream of replies."""
         handler = self._handler
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with handler.guarded(name, context) as call:
-                # The caller of a stream may need its id before the end; with a single reply both come together.
+                # The caller of a stream may need the id before the end; with a single reply, both arrive together.
                 handler.announce(call)
                 sending = call.progress.sending
                 whole, requests = _shortened(requests, call, shortcut)
@@ -190,7 +191,7 @@ class Methods:
         return stream
 
     def reflection(self) -> grpc.GenericRpcHandler:
-        """The reflection service of gRPC, with the authentication and the limits of all calls."""
+        """Return gRPC's reflection service, with the same authentication and limits as all calls."""
         names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         behavior = self._wrap_stream(
             "ServerReflection.ServerReflectionInfo",
@@ -207,13 +208,13 @@ def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[
 
 
 def _shortened(requests: Iterator[bytes], call: Call, shortcut: Whole | None) -> tuple[bytes | None, Iterator[bytes]]:
-    """The reply, if the shortcut is for the call; and the requests that are left, which else are all of them."""
+    """Return the shortcut's reply, or None, and the requests that are left: all of them if there is no reply."""
     first = None if shortcut is None else next_message(requests, call)
     if shortcut is None or first is None:
         return None, requests
     call.progress.has_begun = True
     reply = shortcut(first, call, call.message_bytes)
-    # Another message is refused, as others refuse it.
+    # The general path refuses a second message.
     more = None if reply is None else next_message(requests, call)
     if reply is None or more is not None:
         return None, itertools.chain((first,), () if more is None else (more,), requests)
@@ -221,7 +222,7 @@ def _shortened(requests: Iterator[bytes], call: Call, shortcut: Whole | None) ->
 
 
 def _writer(method: Method) -> Callable[[Any], bytes]:
-    """Serialises replies, but for those that shortcuts have written."""
+    """Return a function that serialises replies, except for those that shortcuts have already written as bytes."""
     return lambda reply: reply if isinstance(reply, bytes) else method.serialize_reply(reply)
 
 
@@ -232,7 +233,7 @@ def _short_entry(
     general: Single,
     go_on: GoOn,
 ) -> Single:
-    """A method whose calls `early` may answer; `general` takes those that are not admitted, and says why."""
+    """Return a method whose calls `early` may answer; `general` takes calls that are not admitted, and refuses them."""
 
     def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
@@ -255,7 +256,7 @@ def _short_entry(
         try:
             return go_on(opened, requests, error)
         finally:
-            # The error's traceback refers to this frame: a cycle, which would keep what the call held.
+            # The error's traceback refers to this frame. This cycle would keep what the call held.
             del error
 
     return short

@@ -1,4 +1,4 @@
-"""Runs native jobs for calls: admits them as the executor admits jobs of Python, and ends them as their calls end."""
+"""Runs native jobs for calls: admits them as the executor admits Python jobs, and ends them when their calls end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.server.storage.tenants import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Record of a call that a native job has answered: bytes are those of its payloads."""
+    """Record of a call that a native job has answered; bytes are payload bytes."""
 
     engine: str
     operation: str
@@ -26,10 +26,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class AskingCall:
-    """A call of the general way that a native job may answer.
+    """A call of the general path that a native job may answer.
 
     Attributes:
-        most_bytes: The longest payload that its caller takes in one message.
+        most_bytes: The longest payload that its caller accepts in one message.
     """
 
     runtime: Runtime
@@ -37,13 +37,13 @@ class AskingCall:
     call: Call
 
     def remember(self, request: NativeRequest) -> None:
-        """Note its request, in case that its kind has yet to be prepared."""
+        """Keep the request, in case its kind is yet to be prepared."""
         self.call.request = request
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
-        """Wait for `job(queue, kind, request, ...)`; None: the call takes the general way, which may fail.
+        """Run `job(queue, kind, request, ...)` and wait; None if the general path must answer the call, and may fail.
 
-        Raises an error if the call has ended meanwhile.
+        Raises the error of the call if that has ended meanwhile.
         """
         call = self.call
         made = _made(self, job, kind, request, cost, call.tenant, int(call.priority), call.deadline)
@@ -57,7 +57,7 @@ class AskingCall:
         return _done(made, outcome, made.overdue_limit)
 
     def answered(self, made: NativeCall, sent: Sent) -> None:
-        """Record the call: its reply goes."""
+        """Record the call, whose reply is about to be sent."""
         self.call.times.milliseconds = made.stages
         record = self.call.record
         record.engine, record.operation = sent.engine, sent.operation
@@ -67,22 +67,22 @@ class AskingCall:
 
 @dataclass(frozen=True, slots=True)
 class AskingShort:
-    """A call that was admitted in C++, likewise; where it is not answered, an `AskingCall` goes on with it."""
+    """A call admitted in C++ that a native job may answer. If none does, the general path continues with it."""
 
     runtime: Runtime
     short: ShortCall
 
     @property
     def most_bytes(self) -> int:
-        """The longest payload that its caller takes in one message."""
+        """The longest payload that its caller accepts in one message."""
         return self.short.message_bytes
 
     def remember(self, request: NativeRequest) -> None:
-        """Note its request for the general way, in case that it goes on there, and its kind has yet to be prepared."""
+        """Keep the request for the general path, in case that continues the call and has to prepare its kind."""
         self.short.request = request
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
-        """Wait for a job, as an `AskingCall` does."""
+        """Run a job and wait, as `AskingCall.run` does."""
         short = self.short
         made = _made(self, job, kind, request, cost, short.tenant, short.priority, short.deadline)
         return None if made is None else _done(made, short.run(made), made.overdue_limit)
@@ -93,7 +93,7 @@ class AskingShort:
             raise CancelledError
 
     def answered(self, made: NativeCall, sent: Sent) -> None:
-        """Record the call: its reply goes."""
+        """Record the call, whose reply is about to be sent."""
         del made
         self.short.answered(sent.engine, sent.operation, sent.received, sent.sent, sent.batch_views)
 
@@ -111,7 +111,7 @@ def _made(
     priority: int,
     deadline: float,
 ) -> NativeCall | None:
-    """A job with what it needs; None if there is too little."""
+    """Create a job with the memory that it needs; None if there is too little."""
     runtime = asking.runtime
     room = runtime.memory.room_bytes(cost)
     reserved = None if room is None else runtime.payload_memory.account.take(tenant, cost.payload_bytes)
@@ -123,7 +123,7 @@ def _made(
 
 
 def _done(made: NativeCall, outcome: Outcome, overdue_limit: float) -> NativeCall | None:
-    """A job that has succeeded; all that have failed may run again, unless their call has ended."""
+    """Return a job that has succeeded, or None. A failed job may run again, unless its call has ended, which raises."""
     if outcome == Outcome.DONE:
         return made
     made.end()
@@ -132,7 +132,7 @@ def _done(made: NativeCall, outcome: Outcome, overdue_limit: float) -> NativeCal
 
 
 def check_outcome(outcome: Outcome, overdue_limit: float) -> None:
-    """Raise the error of a job that was ended; all others that have failed may run again."""
+    """Raise the error of a job that was stopped. Jobs that failed otherwise may run again."""
     if outcome == Outcome.OVERDUE:
         raise DeviceTimeError(overdue_limit)
     if outcome == Outcome.CANCELLED:

@@ -1,4 +1,4 @@
-"""Renders of stored scenes that need no Python between request and reply, after a first one of their kind."""
+"""Renders of stored scenes that need no Python between request and reply, after the first Render of their kind."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from lumigrad.server.shm.payload import OpenLane
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
-# Seconds for which a scene that was found, and the room for its kernels, are not looked up again: a look takes longer
-# than all else that Python does for a call.
+# Seconds for which a scene and the room for its kernels are not looked up again: a lookup takes longer than everything
+# else that Python does for a call.
 _LOOK_SECONDS = 0.01
-# The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
+# The scene's id, its version, and the key of a request. With the version `NAMED`, the id is a scene's name.
 Kind = tuple[str, int, bytes]
 NAMED = -1
 
 
 class Lookup:
-    """Finds what is prepared for Renders of a tenant's scenes, while the store of these does not change."""
+    """Finds prepared Renders of a tenant's scenes; caches results while the scene store does not change."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._scenes, self._named, self._memory = runtime.scenes, runtime.named, runtime.memory
-        # Until when what was found holds (monotonic clock), at which state of the store, and what it is. Scenes alone
-        # keep alive what is prepared for them.
+        # Expiry of the results (monotonic clock), the store's change count, and the results. The references are weak:
+        # only scenes keep alive what is prepared for them.
         self._known: tuple[float, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, {})
 
     def __call__(self, kind: Kind) -> tuple[Any, int] | None:
-        """Return what is prepared, and the memory that its kernels may take; None: it takes the general way."""
+        """Return the prepared Render and the memory that its kernels may take; None if the general path must answer."""
         now, changes = time.monotonic(), self._scenes.changes
         until, at, found = self._known
         if now > until or changes != at:
@@ -72,19 +72,19 @@ class Lookup:
 
 
 class _Way(NamedTuple):
-    """Parts that draw the calls of one tenant, at hand."""
+    """The objects that draw the calls of one tenant, kept at hand."""
 
     runtime: Runtime
     look_up: Lookup
     parts: DrawingParts
-    # Host memory for outputs on their way, where kernels do not write to the reply; None: they do.
+    # Allocates host memory for downloading outputs; None if kernels write to the reply directly.
     staging: Callable[..., Any] | None
 
 
 class Place(NamedTuple):
     """Memory of a call's lane for all outputs of a reply, and the reply's bytes before its timings.
 
-    The lane has to be told the end of the call.
+    The caller must call `lane.end` at the end of the call.
     """
 
     lane: OpenLane
@@ -93,7 +93,7 @@ class Place(NamedTuple):
 
 
 def place_by(lanes: Lanes, name: str, tenant: str, prepared: PreparedRender) -> Place | None:
-    """Lease a place by the lane that a call names; None: the lane is lost, or has no room."""
+    """Lease a place from the lane that a call names; None if the lane is lost or has no room."""
     lane = lanes.find(name, tenant, StageTimes())
     leased = None
     try:
@@ -108,30 +108,30 @@ def place_by(lanes: Lanes, name: str, tenant: str, prepared: PreparedRender) -> 
 
 
 class Drawn(NamedTuple):
-    """Outputs that native code has drawn for a reply, by their names."""
+    """Outputs that native code has drawn for a reply, by name."""
 
     prepared: PreparedRender
     outputs: Mapping[str, Array]
 
 
 class PreparedCalls:
-    """Answers Renders whose kind was prepared; all others, and all that fail, are left to the general way.
+    """Answers Renders whose kind was prepared; leaves all others, and those that fail, to the general path.
 
-    Checks and error texts so exist once: a kind is prepared from a Render that has succeeded, and requests of its kind
-    differ from that in finite poses only, which are never refused.
+    Checks and error texts therefore exist only once. A kind is prepared from a Render that has succeeded, and requests
+    of its kind differ only in finite poses, which are never refused.
     """
 
     takes_lanes = True
 
     def __init__(self, tenants: Tenants, lanes: Lanes, passes: PreparedPasses) -> None:
-        """Answer calls of these tenants, by these lanes; `passes` answers those that retain a state."""
+        """Answer calls of these tenants over these lanes; `passes` answers calls that retain a state."""
         self._tenants = tenants
         self._lanes = lanes
         self._passes = passes
         self._ways: dict[str, _Way] = {}
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a request by one message; None: it takes the general way."""
+        """Answer a request by one message; None if the general path must answer it."""
         request = read_render_request(raw)
         if request is None:
             return None
@@ -157,7 +157,7 @@ class PreparedCalls:
     def _answer_by_lane(
         self, way: _Way, prepared: PreparedRender, request: RenderRequest, room: int, short: ShortCall
     ) -> bytes | None:
-        """Answer with all outputs in one region of the call's lane; None: it takes the general way."""
+        """Answer with all outputs in one region of the call's lane; None if the general path must answer."""
         place = place_by(self._lanes, short.lane_name, short.tenant, prepared)
         if place is None:
             return None
@@ -172,7 +172,7 @@ class PreparedCalls:
         return reply
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        """Answer a call of the general path by a message with at most `most_bytes` of payload; None if not possible."""
         request = read_render_request(raw)
         if request is None or call.times.spans is not None:
             return None
@@ -193,7 +193,7 @@ class PreparedCalls:
         return drawn
 
     def draw(self, call: Call) -> Drawn | None:
-        """Draw a Render of a known kind that takes more than one message, or files; None: the general way draws it."""
+        """Draw a Render of a known kind that takes more than one message, or files; None if the general path must."""
         request = call.request
         if not isinstance(request, RenderRequest):
             return None
@@ -208,7 +208,7 @@ class PreparedCalls:
         return None if drawn is None else Drawn(prepared, prepared.arrays(drawn))
 
     def prepare(self, example: Example, request: Any) -> None:
-        """Prepare Renders like one that has just succeeded, if they can be."""
+        """Prepare Renders like one that has just succeeded, if possible."""
         scene, call = request.scene, example.call
         if call.request is None or not isinstance(scene, StoredScene):
             return
@@ -219,11 +219,11 @@ class PreparedCalls:
             scene.prepared.add(call.request.key, prepared)
 
     def look_up(self, tenant: str) -> Lookup:
-        """Return what finds the tenant's prepared Renders."""
+        """Return the lookup of the tenant's prepared Renders."""
         return (self._ways.get(tenant) or self._add_way(tenant)).look_up
 
     def _draw_to_lane(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
-        """Draw all outputs to one region of the call's lane; None: it has no room."""
+        """Draw all outputs to one region of the call's lane; None if it has no room."""
         leased = call.lane.lease(prepared.payload_bytes)
         if leased is None:
             return None
@@ -242,7 +242,7 @@ class PreparedCalls:
         memory: Array | None = None,
         head: bytes = b"",
     ) -> bytes | None:
-        """Draw to a message; or to memory that devices can write to, of which the message, with this head, tells."""
+        """Draw into a message, or into `memory`, which the message with this `head` then describes."""
         runtime = self._tenants.of(call)
         account = runtime.payload_memory.account
         payload = account.take(call.tenant, prepared.payload_bytes) if prepared.native.takes(request) else None
@@ -286,9 +286,9 @@ class PreparedCalls:
 
 
 def staging(runtime: Runtime, native: Any, *, is_payload_pinned: bool = False) -> Any:
-    """Host memory for the outputs of a render on their way; None: it needs none.
+    """Allocate host memory for downloading the outputs of a render; None if it needs none.
 
-    Devices can write to a pinned payload, so that most outputs need none.
+    Devices can write to a pinned payload, so most outputs need none.
     """
     staged = runtime.renderer.staging_bytes(native, is_payload_pinned)
     return runtime.transfer.allocate(staged) if staged else None

@@ -1,4 +1,4 @@
-"""Frames of a stream that need no Python between request and reply, after a first one of their kind."""
+"""Frames of a stream that need no Python between request and reply, after the first frame of their kind."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lumigrad.server.storage.tenants import Tenants
 
 
 class PreparedFrames:
-    """The frames of one stream that are drawn without Python: those that differ in poses from a frame before.
+    """The frames of one stream that are drawn without Python: those that differ only in poses from an earlier frame.
 
-    All other frames, and those that fail, take the general way, where all checks and error texts are.
+    All other frames, and frames that fail, take the general path, which has all checks and error texts.
 
     Attributes:
-        line: Frames on their way.
+        line: The frames in progress.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class PreparedFrames:
         notes: Notes,
         call: Call,
     ) -> None:
-        """Begin without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
+        """Begin without a kind. `call` is the stream's call, `places` limits calls, and `notes` takes their records."""
         runtime = tenants.of(call)
         self._lanes, self._tenant = lanes, call.tenant
         self._look_up = look_up(call.tenant)
-        # Host memory for outputs on their way; None: kernels write to the reply.
+        # Allocates host memory for downloading outputs; None if kernels write to the reply directly.
         self._staging = None if runtime.transfer.is_cpu else partial(staging, runtime)
-        # Only the general way traces calls.
+        # Only the general path traces calls.
         self._is_possible = call.times.spans is None
-        # The kind of the frames that are taken; None: none are.
+        # The kind of the accepted frames; None if no frames are accepted.
         self._kind: Kind | None = None
         self.line = FrameLine(
             queue=runtime.executor.queue,
@@ -61,12 +61,12 @@ class PreparedFrames:
         )
 
     def learn(self, raw: bytes, request: bytes, *, has_lane: bool) -> None:
-        """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
+        """Accept frames like `raw`, which stands for the RenderRequest `request`, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
         self._kind = None if found is None else found.kind
         ready = None if self._kind is None else self._look_up(self._kind)
         prepared = None if ready is None else ready[0]
-        # Renders that are prepared for the same key later have the same type and size.
+        # Whatever is prepared for the same key later has the same type and size.
         is_fit = isinstance(prepared, PreparedRender) and (
             (has_lane and prepared.takes_region)
             or (prepared.lane_message_bytes if has_lane else prepared.message_bytes) <= FRAME_BYTES
@@ -75,14 +75,14 @@ class PreparedFrames:
             self.forget()
 
     def forget(self) -> None:
-        """Take no frames any more: what they have in common changes."""
+        """Accept no more frames, because the request that they build on changes."""
         self._kind = None
         self.line.forget()
 
     def current(self, lane_name: str) -> tuple[Any, Any, int, Place | None] | None:
-        """Return renderer, host memory and room for the next frame of the kind, and its place in a lane, if it has one.
+        """Return the renderer, host memory and room for the next frame of the kind, and its place in a lane, if any.
 
-        None: it takes the general way.
+        Returns None if the frame must take the general path.
         """
         found = None if self._kind is None else self._look_up(self._kind)
         if found is None:

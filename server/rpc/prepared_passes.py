@@ -1,4 +1,4 @@
-"""Retained Renders and their Backwards that need no Python on their way, after first ones of their kinds."""
+"""Retained Renders and their Backwards that need no Python, after the first call of each kind."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from lumigrad.v1 import render_pb2
 
 
 class PreparedPasses:
-    """Answers retained Renders and Backwards whose kind was prepared; all others are left to the general way.
+    """Answers retained Renders and Backwards whose kind was prepared; leaves all others to the general path.
 
-    States of both ways are in one store, and either way takes those of the other: Python makes a state of its own of
-    what a native Render has retained. A request with several replies may have further messages, which are refused
-    after the state has changed: it takes the general way.
+    States of both paths are in one store, and each path accepts states of the other: Python makes its own state from
+    one that a native Render has retained. A request with several replies may have further messages, which are refused
+    only after the state has changed, so it takes the general path.
     """
 
     takes_lanes = False
@@ -42,7 +42,7 @@ class PreparedPasses:
         self._tenants = tenants
 
     def render(self, prepared: PreparedPass, request: RenderRequest, short: ShortCall) -> bytes | None:
-        """Answer a retained Render by one message; None: it takes the general way."""
+        """Answer a retained Render by one message; None if the general path must answer it."""
         asking = AskingShort(self._tenants.of_tenant(short.tenant), short)
         if prepared.message_bytes > asking.most_bytes:
             return None
@@ -54,7 +54,7 @@ class PreparedPasses:
         try:
             asking.check()
         except Exception:
-            # Nobody will know its name.
+            # No caller will learn the name of the state.
             contexts.release(name)
             raise
         reply = found.named(name)
@@ -62,7 +62,7 @@ class PreparedPasses:
         return reply
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a Backward by one message; None: it takes the general way."""
+        """Answer a Backward by one message; None if the general path must answer it."""
         request = read_backward_request(raw)
         if request is None:
             return None
@@ -82,7 +82,8 @@ class PreparedPasses:
         finally:
             state.turn.release()
         if not isinstance(found, BackwardCall) or found.nonfinite:
-            # Rare, and recorded with more. In bfloat16 the bits of NaN depend on the processor, as torch converts.
+            # Values that are not finite are rare, and the general path records them. In bfloat16, the bits of NaN
+            # depend on how torch converts on each processor.
             return None
         contexts.count_found()
         if prepared.releases:
@@ -94,7 +95,7 @@ class PreparedPasses:
         return reply
 
     def prepare_render(self, example: Example, request: Any, state: ForwardState) -> None:
-        """Prepare retained Renders like one that has just succeeded, if they can be."""
+        """Prepare retained Renders like one that has just succeeded, if possible."""
         scene, call, runtime = request.scene, example.call, self._tenants.of(example.call)
         engine = state.task.engine
         if call.request is None or not isinstance(scene, StoredScene) or not isinstance(engine, RenderEngine):
@@ -107,7 +108,7 @@ class PreparedPasses:
             scene.prepared.add(call.request.key, prepared)
 
     def prepare_backward(self, example: Example, state: Any, spec: render_pb2.BackwardSpec) -> None:
-        """Prepare Backwards like one that has just succeeded, if they can be."""
+        """Prepare Backwards like one that has just succeeded, if possible."""
         call = example.call
         if call.request is None or not isinstance(state, PassState):
             return

@@ -1,4 +1,4 @@
-"""Queries of stored worlds that need no Python between request and reply, after a first one of their kind."""
+"""Queries of stored worlds that need no Python between request and reply, after the first query of their kind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lumigrad.server.storage.tenants import Tenants
 
 
 class PreparedQueries:
-    """Answers queries whose kind was prepared; all others, and all that fail, are left to the general way.
+    """Answers queries whose kind was prepared; leaves all others, and those that fail, to the general path.
 
-    A kind is prepared from a query that has succeeded. Queries of its kind differ from that in the values of spheres
-    and environments only; the native job leaves those that would be refused.
+    A kind is prepared from a query that has succeeded. Queries of its kind differ only in the values of spheres and
+    environments; the native job does not answer those that would be refused.
     """
 
     takes_lanes = False
@@ -29,11 +29,11 @@ class PreparedQueries:
         self._tenants = tenants
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a request by one message; None: it takes the general way."""
+        """Answer a request by one message; None if the general path must answer it."""
         return self._answer(raw, AskingShort(self._tenants.of_tenant(short.tenant), short))
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        """Answer a call of the general path by a message with at most `most_bytes` of payload; None if not possible."""
         if call.lane_name or call.times.spans is not None:
             return None
         return self._answer(raw, AskingCall(self._tenants.of(call), most_bytes, call))
@@ -62,7 +62,7 @@ class PreparedQueries:
         return reply
 
     def prepare(self, example: Example, request: Any) -> None:
-        """Prepare queries like one that has just succeeded, if they can be."""
+        """Prepare queries like one that has just succeeded, if possible."""
         scene, call, runtime = request.scene, example.call, self._tenants.of(example.call)
         if call.request is None or not isinstance(scene, StoredScene):
             return

@@ -1,4 +1,4 @@
-"""RenderService: images and their gradients. DistanceService uses the same exchanges for its calls."""
+"""RenderService: images and their gradients. DistanceService shares the base class of its methods."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 
-# The interval at which a call that waits for its turn at a state looks whether it has ended.
+# The interval at which a call that waits for its turn at a state checks whether it has ended.
 _TURN_SECONDS = 0.05
 _REQUESTS = FrameCodec(render_pb2.RenderRequest)
 _KINDS = AcceptedKinds(
@@ -50,26 +50,26 @@ class EngineService(ABC):
     """Base of the services of all engines: forward and backward passes, and the release of forward states."""
 
     def __init__(self, tenants: Tenants, source: str, engines: Collection[str]) -> None:
-        """`source` is the field of a Backward's spec with that of a forward pass; forward states are of `engines`."""
+        """`source` is the field of a Backward's spec that holds a forward spec; forward states belong to `engines`."""
         self._tenants = tenants
         self._source = source
         self._engines = engines
 
     def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
-        """Drop a forward state; no error if there is none."""
+        """Drop a forward state; does nothing if it does not exist."""
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
     @abstractmethod
     def _drew(self, example: Example, request: ForwardJob, state: ForwardState | None) -> None:
-        """Note a forward pass that has succeeded; `state` is what it has retained."""
+        """Note a successful forward pass; `state` is the state that it has retained."""
 
     def _differentiated(self, example: Example, state: Any, spec: Any) -> None:
-        """Note the backward pass of a retained state that has succeeded."""
+        """Note a successful backward pass of a retained state."""
         del example, state, spec
 
     def _draw(self, call: Call) -> Drawn | None:
-        """The drawing of native code for a call whose like was drawn before; None: it does not draw this one."""
+        """Let native code draw a call like one drawn before; None if it cannot."""
         del call
         return None
 
@@ -99,7 +99,7 @@ class EngineService(ABC):
             raise
 
     def _outputs(self, receiver: Receiver[Any], call: Call, reply: Forward) -> PayloadWriter:
-        """Compute outputs, and describe them in the header of a reply; returns its payload."""
+        """Compute outputs and describe them in the header of a reply; returns the payload."""
         call.record.operation = "forward"
         runtime = self._tenants.of(call)
         drawn = self._draw(call)
@@ -128,7 +128,8 @@ class EngineService(ABC):
             result = runtime.executor.deliver_steps(begin, call, cost, entry)
         finally:
             if isinstance(request.scene, LevelView):
-                # Not once the reply is sent: frames of a stream are sent in order, and one before may wait for room.
+                # Released now rather than once the reply is sent: frames of a stream are sent in order, and an earlier
+                # frame may wait for this room.
                 request.scene.drawn()
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
@@ -137,7 +138,7 @@ class EngineService(ABC):
             reply.levels.CopyFrom(task.cut.report)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
         self._drew(Example(call, reply, payload.length, cost), request, result.state)
-        # Image files may be larger than the pixels that they are made of.
+        # Image files may be larger than the pixels that they encode.
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
             state = result.state.state
@@ -148,14 +149,14 @@ class EngineService(ABC):
         return payload
 
     def _backward(self, frames: Iterator[Frame[Any]], call: Call, reply: Backward) -> Iterator[Frame[Backward]]:
-        """Differentiate a forward pass that was retained, or one that is computed again; send the gradients."""
+        """Differentiate a retained forward pass, or one that is recomputed, and send the gradients."""
         call.record.operation = "backward"
         receiver, runtime = Receiver(frames, call), self._tenants.of(call)
         spec, contexts, runner = receiver.header.spec, runtime.contexts, runtime.runner
         retained: Retained | None = None
         with call.times.stage("decode"):
             if spec.WhichOneof("source") == "context_id":
-                # The state itself must not be held while the payload comes: dropping it for other calls must free its
+                # Do not hold the state itself while the payload arrives: dropping it for other calls must free its
                 # memory.
                 task = contexts.peek(spec.context_id).task
                 call.record.engine = name = task.engine.name
@@ -197,7 +198,7 @@ class EngineService(ABC):
 def _admit(
     receiver: Receiver[Any], runtime: Runtime, call: Call, task: Task, operation: str, memory: int, reserved: int
 ) -> Cost:
-    """Check what an operation takes beside its payload, and reserve the bytes of its reply."""
+    """Check what an operation takes besides its payload, and reserve the bytes of its reply."""
     received = receiver.length(runtime.limits.payload_bytes)
     cost = task.cost(operation, memory + received, reserved + received, runtime.transfer.device)
     runtime.memory.check(cost)
@@ -208,10 +209,10 @@ def _admit(
 def _admit_backward(
     receiver: Receiver[Any], runtime: Runtime, call: Call, task: Task, operation: str, forward_bytes: int
 ) -> tuple[Wanted, Callable[[int], None], Cost]:
-    """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass.
+    """Check the wanted gradients, and reserve what they take besides `forward_bytes` of a forward pass.
 
-    The second result reserves the rows of a sparse reply once their number is known; InvalidArgumentError or BusyError.
-    Work that is repeated reserves nothing twice.
+    The second result is a function that reserves the rows of a sparse reply once their number is known; it may raise
+    InvalidArgumentError or BusyError. Repeated work reserves nothing twice.
     """
     spec = receiver.header.spec
     form = getattr(spec, "format", render_pb2.GradientFormat())
@@ -232,7 +233,7 @@ def _admit_backward(
 
 @contextmanager
 def _turn(retained: Retained, call: Call) -> Iterator[None]:
-    """Have a state for one backward pass; the call waits for those before it."""
+    """Hold a state for one backward pass; waits for earlier passes."""
     while not retained.turn.acquire(timeout=_TURN_SECONDS):
         call.check()
     try:
@@ -244,12 +245,12 @@ def _turn(retained: Retained, call: Call) -> Iterator[None]:
 def _receive_gradients(
     receiver: Receiver[Any], runtime: Runtime, call: Call, task: Task
 ) -> tuple[PayloadReader, Callable[[], Tensors]]:
-    """Receive the payload; returns it, and what uploads the output gradients on the device's thread."""
+    """Receive the payload; returns its reader, and a function for the device's thread that uploads the gradients."""
     entries, field = receiver.header.spec.output_gradients, "spec.output_gradients"
     tensors = checked_gradients(entries, task.plan.upstream_shapes, field)
     reader = receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory)
-    # The caller may change them while kernels read them. Kernels only multiply and add these numbers: none is an
-    # index or decides a branch, so only the caller's own gradients would be wrong.
+    # The caller may change gradients in shared memory while kernels read them. Kernels only multiply and add these
+    # numbers: none is an index or decides a branch, so only the caller's own gradients would be wrong.
     upload = uploader(tensors, reader, runtime.transfer, field, in_place=True)
 
     def timed_upload() -> Tensors:
@@ -286,7 +287,7 @@ class RenderService(EngineService):
         yield from self._forward(frames, call, render_pb2.RenderReply())
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[render_pb2.BackwardReply]]:
-        """Differentiate a retained forward pass, or one that is sent and computed again."""
+        """Differentiate a retained forward pass, or one that is sent again and recomputed."""
         yield from self._backward(frames, call, render_pb2.BackwardReply())
 
     def RenderBatch(self, frames: BatchFrames, call: Call) -> Iterator[Frame[render_pb2.RenderBatchReply]]:
@@ -294,7 +295,7 @@ class RenderService(EngineService):
         yield from render_batch(frames, self._tenants.of(call), call, self._request)
 
     def frame(self, raw: bytes, call: Call) -> Iterator[Pieces]:
-        """Render one RenderRequest, given and answered as bytes."""
+        """Render one RenderRequest; request and reply are bytes."""
         whole = self._renders(raw, call, FRAME_BYTES)
         if whole is not None:
             yield (whole,)

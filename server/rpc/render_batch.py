@@ -1,4 +1,4 @@
-"""RenderBatch: many renderings in one call, together where they are alike, each with a status of its own."""
+"""RenderBatch: many renderings in one call, rendered together where similar, each with a status of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lumigrad.v1 import image_pb2, render_pb2
 
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 
-# Errors of an item, as is a BusyError without a time to try again; any other error ends the call.
+# Errors that fail one item, like a BusyError without a retry time; any other error ends the call.
 _ERRORS_OF_ITEMS = (
     ArgumentError,
     DeviceMemoryError,
@@ -50,7 +50,7 @@ _ERRORS_OF_ITEMS = (
 )
 
 
-# Checks the spec of an item at a path in the request, and its formats.
+# Checks an item's spec, at a path in the request, and its formats.
 MakeRequest = Callable[[render_pb2.RenderSpec, Call, str, Sequence[image_pb2.OutputFormat]], ForwardJob]
 
 
@@ -71,7 +71,7 @@ class _Item:
 
 
 class _Group:
-    """Items of one stored scene that are alike in everything but their cameras, or a single item, as one request."""
+    """Items of one stored scene that differ only in their cameras, or a single item, as one request."""
 
     def __init__(self, items: Sequence[_Item]) -> None:
         self.items = items
@@ -82,7 +82,7 @@ class _Group:
         self.task, self.formats = self.request.task, self.request.formats
 
     def parts(self) -> list[_Group]:
-        """A group of each item."""
+        """Return a separate group for each item."""
         return [_Group([item]) for item in self.items]
 
 
@@ -98,7 +98,7 @@ class _Batch:
         self._payload_bytes = 0
 
     def checked(self, messages: Sequence[render_pb2.RenderItem], make_request: MakeRequest) -> list[_Item]:
-        """The items whose headers are valid."""
+        """Return the items whose headers are valid."""
         items = []
         for index, message in enumerate(messages):
             where = f"items[{index}].spec"
@@ -122,7 +122,7 @@ class _Batch:
         return items
 
     def reserve(self, items: Sequence[_Item], received: int) -> int:
-        """Reserve the bytes of the reply; returns them. InvalidArgumentError if they are too many."""
+        """Reserve the bytes of the reply; returns them. Raises InvalidArgumentError if they are too many."""
         limits = self._runtime.limits
         sent = sum(item.request.formats.reply_bytes(item.request.task.plan, limits, "") for item in items)
         require_reply(sent, limits, "items")
@@ -132,7 +132,7 @@ class _Batch:
         return sent
 
     def fitting(self, items: Sequence[_Item]) -> list[_Group]:
-        """The items in groups that fit into the device's memory; those of one engine follow one another."""
+        """Return the items in groups that fit into the device's memory, ordered by engine."""
         alike: dict[Hashable, list[_Item]] = {}
         for item in items:
             alike.setdefault(item.key, []).append(item)
@@ -158,11 +158,11 @@ class _Batch:
         return valid
 
     def render(self, group: _Group) -> None:
-        """Render a group; if its items fail together, one by one, so that each gets its own error."""
+        """Render a group; if it fails, render its items one by one, so that each gets its own error."""
         call, runtime = self._call, self._runtime
         call.use_engine(group.task.engine.name)
         stored, view = group.task.scene, group.request.scene
-        # Pages may find no room to be read into, where other items have been rendered.
+        # Once other items have been rendered, there may be no room to read pages into.
         errors = (*_ERRORS_OF_ITEMS, BusyError) if isinstance(view, LevelView) else _ERRORS_OF_ITEMS
         try:
             if isinstance(view, LevelView):
@@ -177,7 +177,7 @@ class _Batch:
             runner, entry = runtime.runner, runtime.runner.batch_entry(group.request, call)
             work = partial(runner.forward, group.request, call, retain=False)
             cost = self._cost(group.task, self._payload_bytes)
-            # A full queue refuses a batch at its beginning, when nothing is lost.
+            # A full queue refuses a batch only at its beginning, when nothing is lost.
             result = runtime.executor.deliver_steps(work, call, cost, entry, waits=bool(self._rendered))
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
@@ -193,7 +193,7 @@ class _Batch:
                 group.request.scene = None
 
     def write(self, payload: PayloadWriter) -> None:
-        """Append the outputs to a payload, those of a group one after the other, and name their places in the reply."""
+        """Append the outputs to a payload, group by group, and describe their places in the reply."""
         arrays: list[tuple[str, Array, list[tuple[int, int, int]], image_pb2.EncodedImages | None]] = []
         for group, outputs in self._rendered:
             ends = list(accumulate(item.request.task.plan.lead for item in group.items))

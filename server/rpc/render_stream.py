@@ -1,4 +1,4 @@
-"""RenderStream: frames of many requests in one call, several of them at once, each with a status of its own."""
+"""RenderStream: many frames in one call, several at once, each with a status of its own."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from lumigrad.server.rpc.server import CallThreads
 from lumigrad.server.rpc.stream_frames import Frame, FrameRequests, Render
 
 METHOD = "RenderService.RenderStream"
-# Sends a message, and None the status; returns once gRPC has taken it.
+# Sends a message, or the status for None; returns once gRPC has taken it.
 Push = Callable[[bytes | None], None]
 
-# Frames of one stream that are worked on or wait to be sent.
+# The most frames of one stream that are worked on or wait to be sent.
 _MOST_FRAMES = 4
-# The limit where a newer frame may take the place of the next one: more would only be older when they arrive.
+# The limit for frames that a newer one may replace: more would only be older when they arrive.
 _MOST_REPLACEABLE = 2
 # How long a thread waits for further frames of a caller that does not wait for each reply.
 _LINGER_SECONDS = 0.02
-# Tokens are checked again at the first look after this time; looks are about a second apart.
+# Tokens are checked again after this time; the checks run about once a second.
 _TOKEN_SECONDS = 8.0
 
 
 class RenderStreams:
     """The open streams of a worker.
 
-    A stream that waits for a request takes one of the threads; no thread waits for its frames to be sent in order.
+    A stream that waits for a request takes a thread; no thread waits for earlier frames to be sent.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class RenderStreams:
         render: Render,
         prepared: Callable[[Call], PreparedFrames],
     ) -> None:
-        """`threads` must have two for each stream beside one for each place of a call.
+        """`threads` must have two threads for each stream, in addition to one for each place of a call.
 
-        `prepared` makes the frames of a stream's call that need no Python.
+        `prepared` creates the PreparedFrames of a stream's call.
         """
         self._handler = handler
         self._threads = threads
@@ -59,11 +59,11 @@ class RenderStreams:
         self._render = render
         self._prepared = prepared
         handler.count_frames = self._count
-        # Each with the time at which its token was checked last (monotonic clock).
+        # Open streams, with the time at which their tokens were last checked (monotonic clock).
         self._open: dict[_Stream, float] = {}
 
     def method(self) -> grpc.RpcMethodHandler:
-        """The method for gRPC."""
+        """Return the method for gRPC."""
 
         def begin(
             requests: Iterator[bytes], context: grpc.ServicerContext, send: Callable[[bytes | None], None]
@@ -84,18 +84,18 @@ class RenderStreams:
             call.on_end(partial(self._forget, stream))
             stream.start()
 
-        # Attributes that make gRPC call `begin` with `send`, which any thread may use, also after its return.
+        # Attributes that make gRPC call `begin` with `send`, which any thread may use, even after `begin` has returned.
         begin.experimental_non_blocking = True  # type: ignore[attr-defined]
         begin.experimental_thread_pool = None  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(begin, None, None)
 
     def drain(self) -> None:
-        """End all streams, each after the frames that it has begun, so that their clients go to other workers."""
+        """End each stream after the frames that it has begun, so that its client goes to another worker."""
         for stream in list(self._open):
             stream.finish(StoppingError())
 
     def check_tokens(self) -> None:
-        """End the streams of callers whose tokens are not valid any more; to be called about once a second."""
+        """End the streams of callers whose tokens are no longer valid. Call it about once a second."""
         now = time.monotonic()
         for stream, checked in list(self._open.items()):
             if now - checked > _TOKEN_SECONDS:
@@ -108,7 +108,7 @@ class RenderStreams:
                     self._open.pop(stream, None)
 
     def end_overlong(self) -> None:
-        """End frames that wait for longer than a call may take; to be called about once a second."""
+        """End frames that wait for longer than a call may take. Call it about once a second."""
         for stream in list(self._open):
             stream.line.end_overlong(self._handler.patience.call_seconds)
 
@@ -121,7 +121,7 @@ class RenderStreams:
 
 
 class _Stream:
-    """Stream of frames: a thread reads, and works on what it has read once another one reads on."""
+    """A stream of frames. A thread reads a request, and works on it once another thread reads on."""
 
     def __init__(
         self,
@@ -144,16 +144,16 @@ class _Stream:
         self.push = send
         self._requests = requests
         self._prepared = prepared
-        # Frames that need no Python. They and others take turns: those of one kind are on their way at a time.
+        # Frames that need no Python. Either they or other frames are in progress, never both.
         self.line = prepared.line
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        # Frames whose replies are not sent, in order; the last of them may not have begun.
+        # Frames whose replies are not sent, in order; the last of them may be waiting to begin.
         self._frames: deque[Frame] = deque()
         self._waiting: deque[Frame] = deque()
         self._is_reading = True
         self._is_sending = False
-        # Whether no further frame begins, and the error with which the stream then ends; None: none.
+        # Whether no further frame begins, and the error with which the stream then ends, or None.
         self._is_finishing = False
         self._error: BaseException | None = None
         self._is_over = False
@@ -164,14 +164,14 @@ class _Stream:
         self._threads.submit(self._read)
 
     def is_active(self) -> bool:
-        """Whether the caller still waits for replies."""
+        """Return whether the caller still waits for replies."""
         return not self._is_over
 
     def cancel(self) -> None:
         """Do nothing: the end of one frame does not end the stream."""
 
     def finish(self, error: BaseException | None) -> None:
-        """End the stream after the frames that have begun; the client repeats the others elsewhere."""
+        """End the stream after the frames that have begun; the client repeats other frames elsewhere."""
         with self._lock:
             if not self._is_finishing:
                 self._is_finishing, self._error = True, error
@@ -181,16 +181,16 @@ class _Stream:
                         self._frames.remove(frame)
                     self._waiting.clear()
                 self._changed.notify_all()
-        # Another thread sends, because the caller's must not wait for a client that takes no replies.
+        # Another thread sends, because the calling thread must not wait for a client that takes no replies.
         self._threads.submit(self.send_due)
 
     def _read(self) -> None:
-        """Read requests, and work on each until one is to be worked on while others are read."""
+        """Read requests and work on each, until one is to be worked on while another thread reads on."""
         while (left := self._next()) is not None:
             if isinstance(left, PreparedFrame):
                 self._render_again(left)
                 continue
-            # Frames before this one end before it begins.
+            # Earlier prepared frames must end before this one begins.
             self.line.wait_for_room(1)
             read = self._parsed(left)
             if read is None:
@@ -206,15 +206,15 @@ class _Stream:
                     return
 
     def _next(self) -> bytes | PreparedFrame | None:
-        """The next request that needs Python, or a prepared frame that has failed.
+        """Read until there is a request that needs Python, or a prepared frame that has failed; returns it.
 
-        None, once the stream has been told to end, if there is neither.
+        Otherwise tells the stream to end and returns None.
         """
         try:
             with suppress(grpc.RpcError):
                 left = self.line.next(self._raw, self)
                 if left is None:
-                    # The frame may have been the last because the call has ended.
+                    # There may be no further frame because the call has ended.
                     self.call.check()
                     self.finish(None)
                 return left
@@ -225,7 +225,7 @@ class _Stream:
         return None
 
     def _parsed(self, raw: bytes) -> Frame | None:
-        """The frame of a request; None, once the stream has been told to end, if it is none."""
+        """Return the frame of a request; if it is invalid, tells the stream to end and returns None."""
         try:
             self.call.check()
             read = self._requests.read(raw, self)
@@ -240,7 +240,7 @@ class _Stream:
         return read
 
     def prepared(self, lane_name: str) -> tuple[Any, ...] | None:
-        """Return the means of drawing a prepared frame, once frames of other kinds before it are sent; None: none."""
+        """Wait until earlier frames of other kinds are sent; return the means of drawing a prepared frame, or None."""
         if self._frames:
             with self._changed:
                 while self._frames and not self._is_finishing:
@@ -248,7 +248,7 @@ class _Stream:
         return self._prepared.current(lane_name)
 
     def send_others(self) -> None:
-        """Send the replies of prepared frames on another thread, while this one reads."""
+        """Send the replies of prepared frames on another thread, while this thread reads."""
         self._threads.submit(self._send_prepared)
 
     def _send_prepared(self) -> None:
@@ -256,7 +256,7 @@ class _Stream:
             try:
                 failed = self.line.send(self, _LINGER_SECONDS)
             except BaseException as error:
-                # A failure of our own: later frames must not wait for this one.
+                # This is a failure of the worker: later frames must not wait for this one.
                 self.finish(error)
                 continue
             if failed is None:
@@ -264,7 +264,7 @@ class _Stream:
             self._render_again(failed)
 
     def _render_again(self, failed: PreparedFrame) -> None:
-        """Render a prepared frame that has failed as others are, and send its reply."""
+        """Render a prepared frame that has failed on the general path, and send its reply."""
         again = self._requests.again(failed.raw, self, failed.deadline)
         why = self._why_ended(failed)
         if why is not None:
@@ -284,7 +284,7 @@ class _Stream:
             self.line.remove(self)
 
     def _why_ended(self, frame: PreparedFrame) -> Exception | None:
-        """Why a frame must not be rendered again; None: it may."""
+        """Return why a frame must not be rendered again; None if it may be."""
         if self._is_over:
             return CancelledError("the stream was cancelled")
         if frame.outcome == Outcome.OVERDUE:
@@ -295,7 +295,7 @@ class _Stream:
         return None
 
     def _add(self, read: Frame) -> tuple[Frame | None, bool]:
-        """Take a frame in; returns the frame whose work may begin, if any, and whether to read on."""
+        """Add a frame; returns the frame whose work may begin, if any, and whether to read on."""
         with self._lock:
             if self._is_finishing:
                 return None, False
@@ -319,7 +319,7 @@ class _Stream:
 
     @property
     def _reads_on(self) -> bool:
-        """Whether another request can be taken in."""
+        """Whether another request can be accepted."""
         if self._waiting:
             return self._waiting[-1].may_be_skipped
         return len(self._frames) < _MOST_FRAMES
@@ -342,7 +342,7 @@ class _Stream:
             self.finish(StoppingError())
 
     def send_due(self) -> None:
-        """Send the replies that are due, unless another thread does, and end the stream after the last one."""
+        """Send the replies that are due, unless another thread does, and end the stream after the last reply."""
         with self._lock:
             if self._is_sending:
                 return
@@ -352,7 +352,7 @@ class _Stream:
             try:
                 frame.send(self._handler, self._send)
             except BaseException as error:
-                # A failure of our own: later frames must not wait for this one.
+                # This is a failure of the worker: later frames must not wait for this one.
                 self._abandon(error)
             self.call.progress.renew()
             self._remove(frame)
@@ -370,7 +370,7 @@ class _Stream:
         return None
 
     def _remove(self, sent: Frame) -> None:
-        """Let the frames that waited for the end of another one begin."""
+        """Remove a sent frame, and let frames that waited for it begin."""
         with self._changed:
             self._frames.popleft()
             self._changed.notify_all()
@@ -390,7 +390,7 @@ class _Stream:
         with sending:
             self.push(raw)
         sending.moved(len(raw))
-        # A message that gRPC has taken may have arrived, even if the stream is over by now.
+        # A message that gRPC has taken may have arrived, even if the stream has ended since.
         return True
 
     def _close(self, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Bounds of every repeated field and size, checked on the bytes before protobuf reads them."""
+"""Bounds on every repeated field and size, checked on the encoded bytes before protobuf parses them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lumigrad.server.core.limits import Limits
 _NAME = 256
 # Outputs of a call, and fields with an entry per output.
 _OUTPUTS = 64
-# Entries of a matrix or a vector and sizes of a tensor, whose exact counts are checked where they are read. With this
-# bound no field of a message of up to 256 bytes, such as most cameras and obstacles, can be over its bound.
+# Entries of a matrix or vector, and sizes of a tensor, whose exact counts are checked where they are read. With this
+# bound, no field of a message of up to 256 bytes, such as most cameras and obstacles, can exceed its bound.
 _MATRIX = 64
 _DIMENSIONS = 256
 _VIEWS = 1 << 16
@@ -27,9 +27,9 @@ _MOST_STORED = 1 << 47
 _ROWS = 1 << 12
 _COLUMNS = 1 << 16
 
-# Bounds by the name of the field, or of message and field: the maximum number of entries of repeated fields and maps,
-# of bytes of strings and bytes, and the largest integers. Strings name a limit of the worker. Integers without an entry
-# are no sizes, or are checked where they are read, as part of a product or a sum: the pixels of all cameras, the
+# Bounds by the name of a field, or of message and field: the maximum number of entries of repeated fields and maps, of
+# bytes of strings and bytes fields, and the largest integers. Strings name a limit of the worker. Integers without an
+# entry are not sizes, or are checked where they are read, as part of a product or sum: the pixels of all cameras, the
 # obstacles of a world. tests/faults/attacks/test_numbers.py lists both kinds.
 BOUNDS: Mapping[str, int | str] = {
     "angle_to_pixel_distance": _MATRIX,
@@ -121,22 +121,22 @@ _TEXT = FieldDescriptor.CPPTYPE_STRING
 
 
 def bound_of(kind: Descriptor, field: FieldDescriptor) -> int | str:
-    """The bound of a field of a message; KeyError for one that repeats, or a text, that is not in `BOUNDS`."""
+    """Return the bound of a message's field; raises KeyError if a repeated field or a string is not in `BOUNDS`."""
     if not field.is_repeated and field.cpp_type != _TEXT and field.name != "payload_bytes":
         return _LARGEST
     name = f"{kind.name}.{field.name}"
     return BOUNDS[name if name in BOUNDS else field.name]
 
 
-# Maximum number of fields that are checked in one message, nested ones included, which bounds the time of a check. The
-# start of a training has fewer, even if its views fill gRPC's maximum message.
+# Maximum number of fields that are checked in one message, nested fields included, which bounds the time of a check.
+# The start of a training has fewer, even if its views fill gRPC's maximum message.
 _MOST_FIELDS = 1 << 18
-# A request is long, and waits for its turn, from this weight on: one for each field, each entry of a packed field, and
-# each 8 bytes of nested messages that are not looked into. Those of several cameras are below it.
+# The weight from which a request is long and waits for its turn: one for each field, each entry of a packed field, and
+# each 8 bytes of nested messages that are not looked into. Requests with several cameras are below it.
 _LONG = 1 << 10
 _BYTES_OF_FIELD = 8
-# Maximum total bytes of nested messages that are too small to exceed a bound, and so are not checked. They can contain
-# at most half as many empty messages.
+# Maximum total bytes of nested messages that are not checked because they are too small to exceed a bound. They can
+# contain at most half as many empty messages.
 _MOST_UNSEEN = 3 << 19
 # Maximum number of singular and of unknown fields in one message; an encoder writes each once.
 _MOST_SINGLE = 1024
@@ -151,7 +151,7 @@ _PACKED = {FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FLOAT: 4}
 
 
 class RequestCheck:
-    """Checks requests against the bounds of a worker with some limits."""
+    """Checks requests against the bounds of a worker with given limits."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -195,7 +195,7 @@ class RequestCheck:
 class _Rule:
     name: str
     most: int
-    # The option that sets the bound, as error texts name it; empty: none does.
+    # The option that sets the bound, as error texts name it; empty without an option.
     option: str
     is_repeated: bool
     # Whether its numbers may be packed into one value.
@@ -255,7 +255,7 @@ class _Scan:
                 end = position + value if kind else position
             else:
                 value = 0
-                # A kind that there is not leads beyond the end.
+                # An unknown wire type leads beyond the end.
                 position = end = position + _FIXED.get(kind, _LARGEST)
             if end > stop:
                 raise _malformed(self._name, raw)
@@ -310,7 +310,7 @@ class _Scan:
         raise _malformed(self._name, self._raw)
 
     def _entries(self, rule: _Rule, start: int, stop: int) -> int:
-        """The number of entries of a repeated field in one value, which may have packed numbers."""
+        """Return the number of entries of a repeated field that one value holds, which may be packed numbers."""
         if rule.width or stop - start <= rule.most:
             return (stop - start) // (rule.width or 1)
         # Each varint ends with a byte below 128.

@@ -37,7 +37,8 @@ from lumigrad.v1 import scene_pb2
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _MAX_UPDATE_ID = 64
-# A reply with descriptions of scenes stays below gRPC's limit of 4 MiB; each takes a tag and a length beside its bytes.
+# A reply with descriptions of scenes stays below gRPC's limit of 4 MiB; each takes a tag and a length besides its
+# bytes.
 _MOST_LISTED_BYTES = 3 << 20
 _FIELD_BYTES = 4
 
@@ -79,7 +80,7 @@ class SceneService:
             receiver.expect_end()
             return scene_pb2.PutReply(scene=present.info(), existed=True)
         with runtime.scenes.room(cost.payload_bytes, call):
-            # Preparing comes after the wait for room: a restore that builds a scene has waited for that, too.
+            # Prepare after waiting for room, in the same order as a restore that builds a scene.
             make = prepare(call)
             content = runtime.executor.run(lambda: make(call.times), call, cost)
             receiver.expect_end()
@@ -131,7 +132,7 @@ class SceneService:
                     download = runtime.transfer.start_download(list(tensors.values()), [call.lane] * len(tensors))
                 return Delivery(download.arrays, download)
 
-            # No device memory: the tensors are already there.
+            # No device memory is needed: the tensors are already there.
             arrays = runtime.executor.deliver(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
             # A world may have many obstacles.
@@ -141,7 +142,7 @@ class SceneService:
             yield from frames_of(reply, payload)
 
     def List(self, request: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
-        """Describe every scene, or those of one page."""
+        """Describe all scenes, or one page of them."""
         runtime, reply, nbytes = self._tenants.of(call), scene_pb2.ListReply(), 0
         # Listing takes a turn, because there may be many scenes.
         call.turn.take(call.check)
@@ -214,7 +215,7 @@ def _put_levels(
 
 
 def _key(scene_id: str, runtime: Runtime) -> str:
-    """The place of a scene in lists: the same in memory and in a file."""
+    """Return the sort key of a scene in lists, which is the same in memory and in a file."""
     return scene_id if runtime.spool is None else runtime.spool.key(scene_id)
 
 

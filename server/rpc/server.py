@@ -23,24 +23,24 @@ P = ParamSpec("P")
 
 
 class Task:
-    """Work of one thread. gRPC only asks when it is done, for which a Future's locks would take longer."""
+    """Work of one thread. gRPC only needs to know when it is done, for which a Future's locks would be slow."""
 
     __slots__ = ("_callbacks", "_function", "_is_done")
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
         self._is_done = False
-        # Appending and removing are atomic, so that each is called once, whoever finds it.
+        # Appending and removing are atomic, so each callback is called once, whichever thread removes it.
         self._callbacks: deque[Callable[[Task], object]] = deque()
 
     def add_done_callback(self, callback: Callable[[Task], object]) -> None:
-        """Call `callback` once the work is done; at once if it is."""
+        """Call `callback` when the work is done, at once if it is done already."""
         self._callbacks.append(callback)
         if self._is_done:
             self._tell()
 
     def run(self) -> None:
-        """Do the work; errors are logged, since nobody asks for them."""
+        """Do the work; logs errors, since nobody else handles them."""
         try:
             self._function()
         except BaseException as error:
@@ -57,15 +57,16 @@ class Task:
 class CallThreads:
     """A thread pool that starts all its threads when it is created.
 
-    If a thread could not be started later, the exception would end gRPC's own thread, and no call would be answered
-    any more. Work goes to the thread that became idle last, whose stack is in the processor's cache and whose heap has
-    free memory. A ThreadPoolExecutor, which uses the longest idle one, handled a third fewer small calls per second.
+    If a thread could not be started later, the exception would end gRPC's own thread, and no more calls would be
+    answered. Work goes to the thread that became idle last, whose stack is in the processor's cache and whose heap has
+    free memory. A ThreadPoolExecutor, which uses the thread that has been idle longest, handled a third fewer small
+    calls per second.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._lock = threading.Lock()
-        # The queues of idle threads; that of the thread that became idle last is the last.
+        # The queues of idle threads, in the order in which they became idle.
         self._idle: list[SimpleQueue[Task]] = []
         self._waiting: deque[Task] = deque()
         _spread_waiting_threads(count)
@@ -80,7 +81,7 @@ class CallThreads:
         return self.count - len(self._idle)
 
     def answers(self, seconds: float) -> bool:
-        """Whether a thread becomes available within `seconds`."""
+        """Check whether a thread becomes available within `seconds`."""
         is_here = threading.Event()
         self.submit(is_here.set)
         return is_here.wait(seconds)
@@ -107,15 +108,16 @@ class CallThreads:
             mine.get().run()
 
 
-# prctl(2) of Linux 6.16 and later: how many lists the kernel keeps the waiting threads of a process in.
+# prctl(2) of Linux 6.16 and later: the number of lists in which the kernel keeps the waiting threads of a process.
 _PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS = 78, 1
 
 
 def _spread_waiting_threads(count: int) -> None:
-    """Let the kernel find each of so many waiting threads at once.
+    """Let the kernel find each of `count` waiting threads without searching.
 
-    By default it keeps them in four lists for each processor, and whoever wakes a thread searches one of these: with
-    two processors for longer than all that Python does for a call. Other kernels have many lists for all processes.
+    By default it keeps them in four lists per processor, and waking a thread searches one list: with two processors,
+    this takes longer than everything that Python does for a call. Other kernels have many lists shared by all
+    processes.
     """
     slots = 1 << (2 * count).bit_length()
     ctypes.CDLL(None).prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, slots, 0, 0)
@@ -151,7 +153,7 @@ def make_server(threads: CallThreads, handlers: Sequence[grpc.GenericRpcHandler]
     server = grpc.server(
         threads,
         options=options,
-        # Over all connections, health checks included; further calls are refused.
+        # Counted over all connections, health checks included; further calls are refused.
         maximum_concurrent_rpcs=threads.count + MOST_HEALTH_CALLS,
     )
     server.add_generic_rpc_handlers(tuple(handlers))
@@ -159,7 +161,10 @@ def make_server(threads: CallThreads, handlers: Sequence[grpc.GenericRpcHandler]
 
 
 def bind(server: grpc.Server, config: Config) -> int:
-    """Listen on the configured address, with TLS if configured; returns the port. ConfigError if the port is in use."""
+    """Listen on the configured address, with TLS if configured; returns the port.
+
+    Raises ConfigError if the port is in use.
+    """
     address = f"{config.url_host}:{config.port}"
     try:
         if config.tls_cert:

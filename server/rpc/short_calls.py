@@ -1,4 +1,4 @@
-"""Patience with calls that a shortcut may answer, while C++ keeps them."""
+"""Time limits for calls that a shortcut may answer, while C++ holds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.server.core.progress import Patience
 
 
 def end_overdue(calls: ShortCalls, patience: Patience, announcing_seconds: float) -> None:
-    """Announce long calls; cancel those that take too long, and those whose caller stalls, after the reply, too."""
+    """Announce long calls; cancel calls that take too long, and calls whose caller stalls, even after the reply."""
     now = time.monotonic()
     for short in calls.open():
         if now - short.arrived > announcing_seconds:
@@ -28,14 +28,14 @@ def end_overdue(calls: ShortCalls, patience: Patience, announcing_seconds: float
 
 
 def cancel(short: ShortCall, why: str) -> None:
-    """Cancel a call, whose caller is told its id first."""
+    """Cancel a call after sending its id to the caller."""
     _announce(short)
     short.why_cancelled = why
     _cancel(short)
 
 
 def give_up(request_id: str, method: str, seconds: float) -> str:
-    """Say that the end of a reply was not taken; returns why its call is cancelled."""
+    """Log that a caller did not take the end of a reply; returns why its call is cancelled."""
     why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
     logs.event("reply given up", logging.WARNING, request_id=request_id, method=method, why=why)
     return why

@@ -41,7 +41,7 @@ class SpanTracer:
     """Creates the spans of a call when it has ended; a background thread exports them."""
 
     def __init__(self, endpoint: str, device: str, metrics: Metrics) -> None:
-        """`endpoint` is the collector's URL; empty: OpenTelemetry's environment variables set it."""
+        """`endpoint` is the collector's URL; if empty, OpenTelemetry's environment variables set it."""
         # Invalid trace headers of callers would fill the log with warnings.
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
         exporter = _WatchedExporter(_exporter(endpoint), metrics)
@@ -108,7 +108,7 @@ class _WatchedExporter(SpanExporter):
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    """An exporter; OpenTelemetry's environment variables set its other options, and the endpoint if it is empty."""
+    """Return an exporter; OpenTelemetry's environment variables set its other options, and an empty endpoint."""
     protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "grpc")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc

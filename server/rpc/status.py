@@ -35,7 +35,7 @@ class Answer:
 
 
 def answer_to(error: BaseException, request_id: str) -> Answer:
-    """The status for an exception. The exception's own text is sent only for the types so marked in the table."""
+    """Return the status for an exception; only types marked in the table send the exception's own text."""
     for kind in type(error).__mro__:
         make = _TABLE.get(kind)
         if make is not None:
@@ -44,9 +44,9 @@ def answer_to(error: BaseException, request_id: str) -> Answer:
 
 
 def _formatted(code: StatusCode, reason: str, text: str, retry_seconds: float | None = None) -> Callable[[Any], Answer]:
-    """Return a function that formats a status; `text` may have attributes of the exception in braces.
+    """Return a function that formats a status; `text` may contain attributes of the exception in braces.
 
-    The detail is the message with the exception's name, if there is one, with the exception's attributes as fields.
+    The detail is the message named like the exception, if there is one; its fields are the exception's attributes.
     """
 
     def answer(error: BaseException) -> Answer:
@@ -63,7 +63,7 @@ def _formatted(code: StatusCode, reason: str, text: str, retry_seconds: float | 
 
 
 def unavailable_if_busy(answer: Answer) -> Answer:
-    """UNAVAILABLE instead of RESOURCE_EXHAUSTED, for callers that repeat only calls with that status."""
+    """Replace RESOURCE_EXHAUSTED by UNAVAILABLE if a retry can help, for callers that retry only UNAVAILABLE."""
     can_help = any(isinstance(detail, RetryInfo) for detail in answer.details)
     return replace(answer, code=StatusCode.UNAVAILABLE) if answer.code == _EXHAUSTED and can_help else answer
 
@@ -90,7 +90,7 @@ def _busy(error: errors.BusyError) -> Answer:
     return Answer(StatusCode.RESOURCE_EXHAUSTED, f"{error.what}; try again later", "busy", (retry,))
 
 
-# The remedies for both.
+# The remedies for too little memory or time.
 _LESS = "send fewer cameras, pixels, primitives or rows, or primitives that cover less of the image"
 
 
@@ -120,7 +120,7 @@ def _gone(_: BaseException) -> Answer:
 
 
 _EXHAUSTED, _PRECONDITION = StatusCode.RESOURCE_EXHAUSTED, StatusCode.FAILED_PRECONDITION
-# Retry times: for other calls to end, and for the client to find another worker.
+# Retry times: until other calls end, and until the client finds another worker.
 _MEMORY_SECONDS = 1.0
 _STOPPING_SECONDS = 0.1
 _NO_MEMORY = "the worker has no memory for this call just now; try again later"

@@ -1,4 +1,4 @@
-"""The frames of a RenderStream: their requests, each the work of a call of its own, and their replies."""
+"""The frames of a RenderStream: their requests, their work, each as a call of its own, and their replies."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from lumigrad.server.rpc.status import answer_to
 from lumigrad.v1 import render_pb2
 
 METHOD = "RenderService.RenderFrame"
-# Renders a RenderRequest, given as bytes; the messages of its RenderReply, the first one once it is rendered.
+# Renders a RenderRequest, given as bytes; yields the messages of its RenderReply, the first once it is rendered.
 Render = Callable[[bytes, Call], Iterator[Pieces]]
 
 _KIND: Any = render_pb2.FrameRequest.DESCRIPTOR
 # Requests up to this length may be parsed before they are checked.
 _SHORT_BYTES = 256
-# The part of a request id that frames take over from their stream's.
+# The number of characters that a frame's request id takes from its stream's.
 _ID_CHARACTERS = 43
 
 
 class FrameCall(Call):
-    """The call of one frame. Cancelling it ends it, and nothing else of the stream."""
+    """The call of one frame. Cancelling it ends only this frame of the stream."""
 
     def cancel(self, why: str) -> None:
-        """Cancel the call: it leaves the queue of the device, or stops there."""
+        """Cancel the call: it leaves the device's queue, or stops on the device."""
         super().cancel(why)
         self.end()
 
 
 class Frame:
-    """Frame of a stream, from its request to the last byte of its reply."""
+    """A frame of a stream, from its request to the last byte of its reply."""
 
     def __init__(self, number: int, call: FrameCall, *, may_be_skipped: bool, is_pipelined: bool) -> None:
-        """Not begun yet."""
+        """Create a frame that has not begun."""
         self.number = number
         self.call = call
         self.may_be_skipped = may_be_skipped
-        # Whether requests are to be read during its work.
+        # Whether further requests are to be read during its work.
         self.is_pipelined = is_pipelined or may_be_skipped
-        # The bytes of a RenderRequest; or why it is not rendered.
+        # The bytes of a RenderRequest, or the reason why it is not rendered.
         self.request: bytes | Exception = b""
         # Whether later requests may build on it.
         self.is_base = False
@@ -71,12 +71,12 @@ class Frame:
         return isinstance(self._error, StoppingError)
 
     def skip(self) -> None:
-        """Take the frame from the queue of the device, because a newer one has come."""
+        """Remove the frame from the device's queue, because a newer frame has arrived."""
         self.is_skipped = True
         self.call.cancel("a newer frame of the stream took its place")
 
     def work(self, handler: CallHandler, whole: Call, render: Render) -> None:
-        """Render it; errors are kept for the reply."""
+        """Render the frame; errors are kept for the reply."""
         try:
             handler.enter_part(self.call, whole)
             self.call.check()
@@ -88,12 +88,12 @@ class Frame:
             self._error = error
 
     def send(self, handler: CallHandler, send: Callable[[bytes], bool]) -> None:
-        """Send its reply by a function that returns False once the stream has ended; then end its call."""
+        """Send the reply, and end the call. The function `send` returns False once the stream has ended."""
         answer = None
         if self._error is not None:
-            # A call that has ended meanwhile gets the reason for that.
+            # If the call has ended meanwhile, the reason for its end takes precedence.
             answer = answer_to(self.call.ended() or self._error, self.call.record.request_id)
-        # The record comes before the reply, so that whoever has it finds the call in the metrics.
+        # Recorded before the reply is sent, so that whoever has the reply finds the call in the metrics.
         handler.leave(self.call, answer, self._error)
         try:
             if self.is_skipped:
@@ -108,32 +108,32 @@ class Frame:
             ):
                 return
         finally:
-            # A reply that did not arrive whole ends what it would have led to.
+            # Closing an incomplete reply releases what it announced, such as a retained state.
             getattr(self._replies, "close", lambda: None)()
             self._error = self._first = None
             self.call.end()
 
 
 def frame_id(whole: Call, number: int | str) -> str:
-    """The request id of a frame of a stream."""
+    """Return the request id of a frame of a stream."""
     return f"{whole.record.request_id[:_ID_CHARACTERS]}.{number}"
 
 
 class FrameRequests:
-    """Reads the requests of one stream, each of which may build on those before it."""
+    """Reads the requests of one stream, each of which may build on earlier requests."""
 
     def __init__(self, check: RequestCheck, whole: Call, line: FrameLine) -> None:
         self._check = check
         self._whole = whole
         self._line = line
-        # The last request with a `render`, and what of it serves those without.
+        # The last request with a `render`, and the part of it that requests without one build on.
         self._last: render_pb2.RenderRequest | None = None
         self._base: FrameBase | None = None
 
     def read(self, raw: bytes, caller: Caller) -> Frame:
-        """The frame of a request, whose reply `caller` waits for.
+        """Return the frame of a request; `caller` waits for its reply.
 
-        ProtocolError or InvalidArgumentError if it is not even known which frame that would be.
+        Raises ProtocolError or InvalidArgumentError if the request does not even identify a frame.
         """
         request = self._parsed(raw)
         last = -1 if self._line.number is None else self._line.number
@@ -143,7 +143,7 @@ class FrameRequests:
         return self._frame(request, caller, min(self._whole.deadline, deadline))
 
     def again(self, raw: bytes, caller: Caller, deadline: float) -> Frame:
-        """The frame of a request with cameras alone that was read before, since when no `render` has come."""
+        """Return the frame of a request with only cameras that was read before, if no `render` has arrived since."""
         return self._frame(parse(render_pb2.FrameRequest, raw), caller, deadline)
 
     def _frame(self, request: render_pb2.FrameRequest, caller: Caller, deadline: float) -> Frame:
@@ -160,7 +160,7 @@ class FrameRequests:
         return frame
 
     def _parsed(self, raw: bytes) -> render_pb2.FrameRequest:
-        """Check the bounds of a request, and parse it. One short camera cannot exceed any, nor take long."""
+        """Check the bounds of a request, and parse it. Short requests with one camera exceed none and are fast."""
         if len(raw) <= _SHORT_BYTES:
             request = parse(render_pb2.FrameRequest, raw)
             if not request.HasField("render") and len(request.cameras) <= 1:

@@ -18,7 +18,7 @@ _NEEDS = 'needs more packages; install them with: pip install "lumigrad[trace]"'
 
 
 def tracer_of(config: Config, device: str, metrics: Metrics) -> SpanTracer | None:
-    """The tracer that --trace-endpoint or OpenTelemetry's environment variables select; None: none.
+    """Return the tracer that --trace-endpoint or OpenTelemetry's environment variables select, or None.
 
     If packages are missing, the option raises a ConfigError; the variables, which other programs use too, only log.
     """

@@ -1,4 +1,4 @@
-"""WorkerService: what this worker is and how busy."""
+"""WorkerService: describes this worker and its load."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stores of objects that outlive a call: scenes, forward states, trainings, files."""
+"""Stores of objects that outlive a call: scenes, forward states, trainings and files."""

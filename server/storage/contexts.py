@@ -15,12 +15,12 @@ from lumigrad.server.storage.lru import LruStore
 
 V = TypeVar("V")
 
-# Memory of a state beside its tensors: measured as 6 to 8 KiB for each of 3,000 states of one pixel.
+# Memory of a state besides its tensors: measured as 6 to 8 KiB for each of 3,000 states of one pixel.
 OVERHEAD_BYTES = 8 << 10
 
 
 class ContextStore(LruStore[V]):
-    """A tenant's forward states by unguessable name, bounded by its own limit, the common budget and an idle time."""
+    """A tenant's forward states by unguessable name, bounded by its own limit, the shared budget and an idle time."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ContextStore(LruStore[V]):
         return context_id
 
     def peek(self, context_id: str) -> V:
-        """Return a state for inspection, without counting a lookup; ContextLostError if it is not stored."""
+        """Return a state for inspection, without counting a lookup; raises ContextLostError if it is not stored."""
         state = self.look(context_id)
         if state is None:
             self._metrics.context_lookups.labels("lost").inc()
@@ -64,7 +64,7 @@ class ContextStore(LruStore[V]):
         return state
 
     def find(self, context_id: str) -> V:
-        """Return a state for use; ContextLostError if it is not stored."""
+        """Return a state for use; raises ContextLostError if it is not stored."""
         state = self.peek(context_id)
         self.count_found()
         return state
@@ -90,7 +90,7 @@ class ContextStore(LruStore[V]):
             return self._cache.pop(context_id) is not None
 
     def expire(self) -> None:
-        """Evict the states that were idle too long."""
+        """Evict states that were idle for too long."""
         with self._lock:
             self._cache.drop_idle(self._idle_seconds)
 

@@ -28,8 +28,8 @@ class _Entry(Generic[V]):
 class LruCache(Generic[V]):
     """Named values and their sizes, in order of last use. Not thread-safe: the owner holds a lock around every call.
 
-    A value may need others: those are kept and counted as long as it is stored. A needed value that is popped is
-    hidden: only `peek` still finds it. A value that is held is not evicted.
+    A value may need other values, which are kept and counted as long as it is stored. A needed value that is popped
+    becomes hidden: only `peek` still finds it. A held value is not evicted.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class LruCache(Generic[V]):
         limit_count: int = sys.maxsize,
         on_bytes: Callable[[int], None] = lambda change: None,
     ) -> None:
-        """`on_drop` is called with name, value and reason, "room" or "idle", of each evicted value.
+        """`on_drop` is called with the name, the value and the reason, "room" or "idle", of each eviction.
 
         `on_bytes` is called with each change of `bytes`.
         """
         self.limit_bytes = limit_bytes
-        # How often a value was stored, replaced or removed: what was found is still current while this stays.
+        # How often a value was stored, replaced or removed. While this is unchanged, earlier lookups are still current.
         self.changes = 0
         self._limit_count = limit_count
         self._on_drop = on_drop
         self._on_bytes = on_bytes
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
-        # Values that were popped but are needed, and sizes added by `lend`.
+        # Values that were popped but are still needed, and sizes added by `lend`.
         self._hidden: dict[str, _Entry[V | None]] = {}
         # Number of values that need each name.
         self._needed: Counter[str] = Counter()
@@ -66,15 +66,15 @@ class LruCache(Generic[V]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is in use, hidden values included."""
+        """Return whether the name is in use, hidden values included."""
         return name in self._entries or name in self._hidden
 
     def values(self) -> Iterator[V]:
-        """The values, the least recently used first."""
+        """Return the values, the least recently used first."""
         return (entry.value for entry in self._entries.values())
 
     def names(self) -> Iterator[str]:
-        """The names of the values, in the same order."""
+        """Return the names of the values, the least recently used first."""
         return iter(self._entries)
 
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
@@ -95,7 +95,7 @@ class LruCache(Generic[V]):
                 return
 
     def hold(self, name: str) -> None:
-        """Keep a stored value from being evicted, until `let_go`; one that replaces it has to be held again."""
+        """Protect a stored value from eviction until `let_go`; a value that replaces it must be held again."""
         entry = self._entries[name]
         if not entry.is_held:
             entry.is_held = True
@@ -114,11 +114,11 @@ class LruCache(Generic[V]):
         return self._held_count > 0
 
     def has_room(self, nbytes: int, count: int) -> bool:
-        """Whether so much more fits beside the values that are held."""
+        """Return whether `nbytes` and `count` more values fit besides the held values."""
         return self._held_bytes + nbytes <= self.limit_bytes and self._held_count + count <= self._limit_count
 
     def lend(self, name: str, nbytes: int) -> None:
-        """Count, once by its name, a part that the next value needs and that is not looked up."""
+        """Count a part that the next value needs, once per name; the part itself is not stored."""
         if name not in self:
             self._hidden[name] = _Entry(None, nbytes, (), time.monotonic())
             self._count_bytes(nbytes)
@@ -130,7 +130,7 @@ class LruCache(Generic[V]):
             self.put(name, entry.value, nbytes, entry.needs)
 
     def recount(self, name: str, nbytes: int) -> None:
-        """Change the size of a value, hidden ones included, without evicting others."""
+        """Change the size of a value, even a hidden one, without evicting others."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         if entry is not None:
             self._count_bytes(nbytes - entry.nbytes)
@@ -152,7 +152,7 @@ class LruCache(Generic[V]):
             self._entries.move_to_end(name, last=False)
 
     def peek(self, name: str) -> V | None:
-        """Look up a value, hidden ones included, without marking it as used."""
+        """Look up a value, even a hidden one, without marking it as used."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         return None if entry is None else entry.value
 
@@ -203,7 +203,7 @@ class LruCache(Generic[V]):
         self._on_drop(name, entry.value, reason)
 
     def _forget(self, entry: _Entry[Any]) -> None:
-        """Subtract a removed value's size, and that of hidden values that only it needed."""
+        """Subtract the size of a removed value, and of hidden values that only it needed."""
         self._count_bytes(-entry.nbytes)
         if entry.is_held:
             self._count_held(entry, -1)
@@ -254,7 +254,7 @@ class LruStore(ABC, Generic[V]):
 
     @property
     def limit_bytes(self) -> int:
-        """The bytes that the tenant may use, in this cache and its spare together."""
+        """The bytes that the tenant may use in this cache and its spare together."""
         return self._cache.limit_bytes
 
     @property
@@ -264,7 +264,7 @@ class LruStore(ABC, Generic[V]):
 
     @property
     def is_held(self) -> bool:
-        """Whether values may not be evicted yet, but soon."""
+        """Whether there are values that cannot be evicted now but soon can be."""
         return self._cache.is_held
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:

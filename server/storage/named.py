@@ -10,12 +10,12 @@ from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.v1 import scene_pb2
 
 _ADDRESSES = ("file:", "https:")
-# Scenes at addresses that a tenant's calls find without reading them again.
+# The number of scenes at addresses that a tenant's calls find without reading them again.
 _MOST_OWN = 4096
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is the address of a file."""
+    """Return whether a name is the address of a file."""
     return name.startswith(_ADDRESSES)
 
 
@@ -24,10 +24,10 @@ class NamedScene:
     """A scene in files.
 
     Attributes:
-        read: Reads the files into memory that it allocates, and reserves what copies of them take meanwhile; returns
-            the scene's header, and the reader of its tensors.
-        on_stored: Called with the content hash, and the reader that `read` has returned, before calls find the scene.
-        content_hash: Hash of the content as last read; empty before.
+        read: Reads the files into memory from the first argument, and reserves memory for temporary copies by the
+            second; returns the scene's header and the reader of its tensors.
+        on_stored: Called with the content hash and the reader that `read` returned, before calls can find the scene.
+        content_hash: Hash of the content as last read; empty before the first read.
         is_remote: Whether `read` waits for another machine.
     """
 
@@ -39,12 +39,12 @@ class NamedScene:
 
 
 class NamedScenes:
-    """All of them, of one tenant: tenants share the files, and each has its own copy in memory."""
+    """The named scenes of one tenant. Tenants share the files, and each has its own copy in memory."""
 
     def __init__(self, at: Callable[[str], NamedScene] | None = None) -> None:
-        """`at` finds scenes by address; None: there are none."""
+        """Begin without scenes; `at` finds scenes by address, if given."""
         self.at = at
-        # Shared by all tenants; those that this tenant has asked for are its own.
+        # Scenes shared by all tenants, and this tenant's copies of those that it has asked for.
         self._files: dict[str, NamedScene] = {}
         self._own: dict[str, NamedScene] = {}
 
@@ -52,17 +52,17 @@ class NamedScenes:
         return iter([self._of(scene) for scene in list(self._files.values())])
 
     def unread(self) -> NamedScenes:
-        """The same files for another tenant, who does not wait while this one reads them."""
+        """Return the same files for another tenant, which need not wait while this tenant reads them."""
         other = NamedScenes(at=self.at)
         other._files = self._files
         return other
 
     def add(self, scene: NamedScene) -> None:
-        """Add a scene, for all tenants."""
+        """Add a scene for all tenants."""
         self._files[scene.name] = scene
 
     def get(self, name: str) -> NamedScene | None:
-        """The scene of this name, or at this address."""
+        """Return the scene of this name, or at this address."""
         scene = self._files.get(name)
         if scene is None and self.at is not None and is_address(name):
             scene = self.at(name)
@@ -70,7 +70,7 @@ class NamedScenes:
 
     def _of(self, scene: NamedScene) -> NamedScene:
         own = self._own.get(scene.name)
-        # A file that has changed is another scene; what another machine has of an address never changes.
+        # A changed file is another scene; the content at a remote address never changes.
         if own is None or (own.read != scene.read and not scene.is_remote):
             own = self._own[scene.name] = replace(scene, content_hash="")
             # Other calls of the tenant may do the same.
@@ -79,6 +79,6 @@ class NamedScenes:
         return own
 
     def name_of(self, content_hash: str) -> str:
-        """The name of the scene with this content; empty: none, or it was never read."""
+        """Return the name of the scene with this content; empty if there is none, or if it was never read."""
         read = list(self._own.values())
         return next((scene.name for scene in read if content_hash and scene.content_hash == content_hash), "")

@@ -1,4 +1,4 @@
-"""The pages of a tenant's scenes that are in memory, and the cuts that are made of them."""
+"""The pages of a tenant's scenes that are in memory, and the cuts that are made from them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.levels import LevelTable
 from lumigrad.server.storage.lru import LruStore
 
-# Half of the memory is for the cut that is drawn, and half for pages.
+# Half of the memory is for the cut being drawn, and half for pages.
 _CUT_FRACTION = 2
-# Memory of a page beside its rows, measured as 1.5 KB for each of 50,000 pages of one Gaussian.
+# Memory of a page besides its rows, measured as 1.5 KB for each of 50,000 pages of one Gaussian.
 OVERHEAD_BYTES = 1536
-# How often a call that waits for room looks whether it has ended.
+# How often a call that waits for room checks whether it has ended.
 _LOOK_SECONDS = 0.05
 
 
 class CutRows:
-    """The rows of a cut in one piece on the device, which a call copies from pages; another may go on with it.
+    """The rows of a cut in one piece on the device. A call copies them from pages, and another call may continue.
 
     Attributes:
-        name: Its name in the pool.
-        tensors: By the names of a cloud's.
+        name: The cut's name in the pool.
+        tensors: The tensors, by the names of a cloud's tensors.
         filled: The number of pages that are complete.
-        lock: Held by the call that fills it.
+        lock: Held by the call that fills the rows.
     """
 
     def __init__(self, name: str, cut: Cut, device: torch.device) -> None:
@@ -52,11 +52,11 @@ class CutRows:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all pages are there."""
+        """Whether all pages are copied."""
         return self.filled == len(self._counts)
 
     def add(self, filled: int, pages: Sequence[torch.Tensor]) -> None:
-        """Copy or unpack the pages after the first `filled`; on the device's thread, or anywhere on the CPU.
+        """Copy or unpack the pages after the first `filled`; on the device's thread, or any thread for a CPU.
 
         May be repeated after a failure.
         """
@@ -67,21 +67,21 @@ class CutRows:
 
 
 class PagePool(LruStore[torch.Tensor | CutRows]):
-    """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget.
+    """Pages and cuts of one tenant, by name. They share the memory of stored scenes, and count towards its budget.
 
-    A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both. Beside them are the pages that are
-    hidden in a view, [P] bool, since to find them takes about as long as to draw the others.
+    A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both. The pool also keeps which pages are
+    hidden in a view, [P] bool, since finding them takes about as long as drawing the others.
 
-    A cut is for one view alone, and can be copied from pages again: once it is drawn, it is evicted before all pages.
+    A cut serves only one view, and can be copied from pages again: once it is drawn, it is evicted before any page.
     """
 
-    # Neither is a scene.
+    # Neither pages nor cuts count as scenes.
     count = 0
 
     def __init__(self, limit_bytes: int, budget: Budget, metrics: Metrics) -> None:
         self._limit_bytes = limit_bytes
         self._metrics = metrics
-        # The bytes of cuts that are drawn, by who draws them: they stay in memory even if they are evicted here.
+        # The bytes of cuts being drawn, by drawer: they stay in memory even if they are evicted here.
         self._drawn: dict[Hashable, int] = {}
         # Calls that wait for room, in order of arrival.
         self._waiting: deque[Hashable] = deque()
@@ -89,13 +89,14 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         super().__init__(limit_bytes, 1 << 62, budget)
 
     def room_rows(self, table: LevelTable) -> int:
-        """The Gaussians for which a cut has room."""
+        """Return the number of Gaussians for which a cut has room."""
         return self._limit_bytes // _CUT_FRACTION // table.row_bytes
 
     def begin_drawing(self, drawer: Hashable, nbytes: int, call: Call) -> None:
-        """Wait until a cut has room beside those that are drawn, first come, first served.
+        """Wait until a cut has room besides the cuts being drawn, first come, first served.
 
-        Raises what `Call.check` raises. Whoever waits must not draw another cut: one before it may wait for that room.
+        Raises what `Call.check` raises. A waiting drawer must not draw another cut, for whose room an earlier drawer
+        may wait.
         """
         with self._changed:
             self._waiting.append(drawer)
@@ -113,7 +114,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         return not self._drawn or sum(self._drawn.values()) + nbytes <= self._limit_bytes
 
     def end_drawing(self, drawer: Hashable, rows: CutRows | None = None) -> bool:
-        """Give back the room of a cut, and its rows if it has any yet; False if that was done before."""
+        """Release the room of a cut, and let its rows, if any, be evicted; returns False if that was done before."""
         if rows is not None:
             with self._lock:
                 self._cache.drop_next(rows.name)
@@ -122,28 +123,28 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
             return self._drawn.pop(drawer, None) is not None
 
     def page(self, scene_id: str, page: int, level: int, *, is_packed: bool) -> torch.Tensor | None:
-        """The rows of a level of a page, if they are in memory in this form."""
+        """Return the rows of one level of a page, if they are in memory in this form."""
         found = self._find(_page_name(scene_id, page, level, is_packed))
         assert not isinstance(found, CutRows)
         return found
 
     def hidden(self, scene_id: str, view: str) -> torch.Tensor | None:
-        """[P] bool, the pages that are hidden in a view, if it is known."""
+        """Return which pages are hidden in a view, [P] bool, if that is known."""
         found = self._find(f"{scene_id}/hidden/{view}")
         assert not isinstance(found, CutRows)
         return found
 
     def keep_hidden(self, scene_id: str, view: str, hidden: torch.Tensor) -> None:
-        """Keep which pages are hidden in a view, if there is room."""
+        """Store which pages are hidden in a view, if there is room."""
         self._keep(f"{scene_id}/hidden/{view}", hidden, hidden.nbytes + OVERHEAD_BYTES)
 
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
-        """Keep rows, in the form that they are in, if there is room."""
+        """Store rows in the form that they have, if there is room."""
         name = _page_name(scene_id, page, level, rows.dtype == torch.uint8)
         self._keep(name, rows, rows.nbytes + OVERHEAD_BYTES)
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
-        """The rows of a cut, which may have to be filled."""
+        """Return the rows of a cut, which may still have to be filled."""
         parts = "/with backdrop" if cut.has_backdrop else ""
         name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}{_form(cut.is_packed)}"
         with self._lock:

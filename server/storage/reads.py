@@ -1,4 +1,4 @@
-"""Reads of one tenant's scenes from disk, which belong to the worker and not to the calls that wait for them."""
+"""Reads of one tenant's scenes from disk, which belong to the worker, not to the calls that wait for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Allocate, Call
 
 T = TypeVar("T")
-# How often a call that waits looks whether it has ended.
+# How often a waiting call checks whether it has ended.
 _CHECK_SECONDS = 0.05
 
 
@@ -26,7 +26,7 @@ class _Read(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self, allocate: Allocate) -> None:
-        """Read, on the thread of the reads."""
+        """Run the work, on the thread of `DiskReads`."""
         try:
             self._result = self.work(allocate)
         except BaseException as error:
@@ -34,30 +34,30 @@ class _Read(Generic[T]):
         self.is_done.set()
 
     def result(self) -> T:
-        """The result; raises what the read has raised."""
+        """Return the result, or raise the read's error."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
 
 
 class DiskReads:
-    """Reads one after the other, on a thread of its own while there are any.
+    """Runs reads one after the other, on a thread that exists while there are reads.
 
-    A read that has begun ends, and stores its scene, even if no call waits for it any more: otherwise a scene that
-    takes longer to read than callers wait would never be read.
+    A read that has begun runs to its end and stores its scene, even if no call waits for it any more: otherwise a scene
+    that takes longer to read than callers wait would never be read.
     """
 
     def __init__(self, memory: PayloadMemory, tenant: str) -> None:
-        """Count the memory of reads as that of the tenant's payloads."""
+        """Count the memory of reads as payloads of the tenant."""
         self._memory = memory
         self._tenant = tenant
         self._lock = threading.Lock()
-        # Reads in the order in which they were asked for.
+        # Reads in the order in which they were requested.
         self._reads: dict[Hashable, _Read[Any]] = {}
         self._is_running = False
 
     def wait_for(self, key: Hashable, work: Callable[[Allocate], T], call: Call) -> T:
-        """Have `work` done, unless it is under way for another call under this key, and wait for its result.
+        """Schedule `work`, unless another call already waits for the same key, and wait for the result.
 
         Raises what the work raises, or what `Call.check` raises once the call is over.
         """
@@ -77,13 +77,13 @@ class DiskReads:
         return read.result()
 
     def begin(self, key: Hashable, work: Callable[[Allocate], object], most: int) -> bool:
-        """Have `work` done for later calls; False if so many reads are waiting."""
+        """Schedule `work` for later calls; returns False if `most` reads are waiting."""
         with self._lock:
             if key in self._reads:
                 return True
             if len(self._reads) >= most:
                 return False
-            # Nobody gives up waiting for it.
+            # `waiting` stays 1, so that the read is not removed before it begins.
             self._reads[key] = _Read(work, waiting=1)
             self._start()
             return True

@@ -28,7 +28,7 @@ _BOOT_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """The id of this boot of the machine; a random one where the system has none."""
+    """Return the id of this boot of the machine, or a random one if the system has none."""
     try:
         with open(_BOOT_FILE, encoding="ascii") as file:
             return file.read().strip()
@@ -54,7 +54,7 @@ class LevelPayload:
 
 @dataclass(frozen=True)
 class SpooledScene:
-    """A scene read from the spool; its id and version are valid only if it was written since the machine's boot."""
+    """A scene read from the spool. Its id and version are valid only if it was written since the machine's boot."""
 
     message: scene_pb2.GetReply
     reader: PayloadReader
@@ -66,8 +66,8 @@ class SceneSpool:
     """Backs a scene store with files. The owner holds a lock around the calls that register or cancel writes.
 
     Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
-    for other content. After a reboot scenes are found by their content hash only. Names of levels do not include it:
-    those never change.
+    for other content. After a reboot, scenes are found only by their content hash. Names of scenes with levels do not
+    include it, since these never change.
     """
 
     def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
@@ -75,11 +75,11 @@ class SceneSpool:
         self._writer = writer
         self._transfer = transfer
         self._boot = boot_id()
-        # Writes that a thread is to make, and those that a call makes itself.
+        # Pending writes, whether a thread or a call makes them.
         self._writings: dict[str, Writing] = {}
-        # Held while a scene is read, or written in place of another version: by one call at a time.
+        # Held by one call at a time, while it reads a scene or writes its next version.
         self.exclusive = threading.RLock()
-        # Locks of the contents with levels that arrive, by their hashes.
+        # Locks of arriving contents with levels, by hash.
         self._arriving: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def submit(
@@ -87,28 +87,28 @@ class SceneSpool:
     ) -> None:
         """Schedule a scene that has no file to be written.
 
-        `on_end` is called once that has begun and ended, with the scene and whether it was not cancelled until now.
+        `on_end` is called when the write ends, with the scene and a function that returns whether it is still wanted.
         """
         self.cancel_write(scene.scene_id)
         work = partial(self._write, scene, on_end)
         self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work, delay_seconds)
 
     def is_due(self, scene_id: str) -> bool:
-        """Whether a scene is still to be written."""
+        """Return whether a scene is still to be written."""
         writing = self._writings.get(scene_id)
         return writing is not None and writing.is_wanted
 
     def begin_replacing(self, scene_id: str) -> Writing:
-        """Register that a call writes the next version of a scene, which `cancel_write` calls off.
+        """Register that a call writes the next version of a scene; `cancel_write` cancels that.
 
-        Cancels the write of the version before: whether that has a file can change no more.
+        Cancels the write of the previous version, so that whether it has a file can no longer change.
         """
         self.cancel_write(scene_id)
         writing = self._writings[scene_id] = Writing(self._tenant_spool.owner)
         return writing
 
     def replace(self, scene: StoredScene, writing: Writing) -> bool:
-        """Write a scene's next version; the file before stays until then. False: called off, or no room."""
+        """Write a scene's next version, replacing its file at the end; returns False if cancelled or without room."""
         return self._store(scene, lambda: writing.is_wanted)
 
     def forget(self, scene_id: str) -> bool:
@@ -117,7 +117,7 @@ class SceneSpool:
         return self._tenant_spool.forget(KIND, self._name(scene_id))
 
     def discard(self, scene_id: str) -> None:
-        """Delete a scene's file before its next version is seen, durably; waits for cancelled writes under way."""
+        """Durably delete a scene's file before its next version is visible; waits for renames of cancelled writes."""
         self._tenant_spool.forget(KIND, self._name(scene_id))
         self._tenant_spool.sync()
 
@@ -137,28 +137,28 @@ class SceneSpool:
         self._tenant_spool.sync()
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene has a file; marks it as used."""
+        """Return whether a scene has a file; marks it as used."""
         return self._tenant_spool.touch(KIND, self._name(scene_id))
 
     def has_content(self, digest: str) -> bool:
-        """Whether a file of this content exists."""
+        """Return whether a file of this content exists."""
         return self._tenant_spool.has_alias(KIND, digest)
 
     def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
-        """Read a scene by its name; None: missing or damaged."""
+        """Read a scene by its name; None if it is missing or damaged."""
         if is_levels(scene_id):
             return self._levels(self.open_levels(scene_id), allocate)
         return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
 
     def read_content(self, digest: str, allocate: Allocate) -> SpooledScene | None:
-        """Read a scene by its content hash; None: missing or damaged."""
+        """Read a scene by its content hash; None if it is missing or damaged."""
         file = self._tenant_spool.open_alias(KIND, digest)
         if file is not None and is_levels(file.head.name):
             return self._levels(file, allocate)
         return self._decoded(self._tenant_spool.read_alias(KIND, digest, allocate))
 
     def write_levels(self, info: scene_pb2.SceneInfo, scene: scene_pb2.Scene, content: LevelPayload) -> None:
-        """Write a scene with levels while it arrives; BusyError, before any of it is read, if there is no room."""
+        """Write a scene with levels as it arrives; raises BusyError, before any row is read, if there is no room."""
         message = scene_pb2.GetReply(info=info, scene=scene, payload_bytes=content.table.nbytes)
         self._tenant_spool.write_stream(
             KIND,
@@ -171,39 +171,39 @@ class SceneSpool:
 
     @contextlib.contextmanager
     def arriving(self, digest: str, call: Call) -> Iterator[None]:
-        """Hold the arrival of a content with levels: other calls that bring it wait, and find it afterwards."""
+        """Hold the lock of an arriving content with levels: other calls that send it wait, and find it afterwards."""
         with held(self.exclusive, call):
             lock = self._arriving.setdefault(digest, threading.Lock())
         with held(lock, call):
             yield
 
     def open_levels(self, scene_id: str) -> PayloadFile | None:
-        """Open a scene with levels to read its rows; None: missing or damaged."""
+        """Open a scene with levels to read its rows; None if it is missing or damaged."""
         return self._tenant_spool.open(KIND, self._name(scene_id))
 
     def damaged(self, scene_id: str, why: DamagedError) -> None:
-        """Delete the file of a scene with levels whose rows are not what was written."""
+        """Delete the file of a scene with levels whose rows are damaged."""
         self._tenant_spool.damaged(KIND, self._name(scene_id), why)
 
     def remove(self, scene: SpooledScene) -> None:
-        """Delete the file of a scene that cannot be restored, or that has another name now."""
+        """Delete the file of a scene that cannot be restored, or that now has another name."""
         self._tenant_spool.forget(KIND, scene.name)
         self._tenant_spool.sync()
 
     def info(self, scene_id: str) -> scene_pb2.SceneInfo | None:
-        """The description of a scene in a file; None: missing or damaged."""
+        """Return the description of a scene in a file; None if it is missing or damaged."""
         return self.info_at(self.key(scene_id))
 
     def key(self, scene_id: str) -> str:
-        """The name of a scene on disk, by which `keys` are ordered in lists."""
+        """Return the name of a scene on disk, which is its key in lists."""
         return self._tenant_spool.digest(self._name(scene_id))
 
     def keys(self) -> set[str]:
-        """The names on disk of all scenes in files."""
+        """Return the names on disk of all scenes in files."""
         return self._tenant_spool.digests(KIND)
 
     def info_at(self, key: str) -> scene_pb2.SceneInfo | None:
-        """The description of a scene by its name on disk; None: missing, damaged, or from before a reboot."""
+        """Return the description of a scene by its name on disk; None if missing, damaged, or from before a reboot."""
         head = self._tenant_spool.head_at(KIND, key)
         if head is None or not self._is_valid(head.name):
             return None
@@ -235,13 +235,13 @@ class SceneSpool:
                 payload.buffers,
                 alias=scene.content_hash,
                 is_wanted=is_wanted,
-                # Only content is found after a power failure.
+                # After a power failure, scenes are found only by content.
                 is_durable=bool(scene.content_hash),
             )
         return False
 
     def _levels(self, file: PayloadFile | None, allocate: Allocate) -> SpooledScene | None:
-        """The beginning of a scene with levels, which has its tensors; None: missing or damaged."""
+        """Read the head of a scene with levels, which has its tensors; None if it is missing or damaged."""
         if file is None:
             return None
         message = scene_pb2.GetReply.FromString(file.head.header)
@@ -268,15 +268,15 @@ class SceneSpool:
 
 
 def is_levels(scene_id: str) -> bool:
-    """Whether the name of a scene is that of one with levels."""
+    """Return whether the name is that of a scene with levels."""
     return scene_id.endswith(_SUFFIX)
 
 
 def name_of_levels(digest: str) -> str:
-    """The name of a new scene with levels."""
+    """Return the name of a new scene with levels."""
     return new_name(digest) + _SUFFIX
 
 
 def new_name(digest: str) -> str:
-    """A name that no worker has ever used, so that a name and version always stand for the same content."""
+    """Return a name that no worker has ever used, so that a name and version always stand for the same content."""
     return digest[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

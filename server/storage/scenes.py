@@ -20,15 +20,15 @@ from lumigrad.server.storage.spool_writer import Writing
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.v1 import scene_pb2
 
-# Memory of a scene beside its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
+# Memory of a scene besides its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
 OVERHEAD_BYTES = 8 << 10
 _RETRY_SECONDS = 5.0
-# How long a scene waits until others, which may not be evicted before, are in the spool; how often it looks after its
-# call.
+# How long a new scene waits for others to be written to the spool, before which they cannot be evicted; and how often
+# the wait checks its call.
 _ROOM_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
-# Writing the versions of a scene may take this share of the time, and so many seconds beyond that; after that only a
-# version that stays for a while is written.
+# Writing the versions of a scene may take this share of the time, and this many seconds more; beyond that, only a
+# version that stays for `_REST_SECONDS` is written.
 _WRITE_SHARE = 0.25
 _WRITE_BURST_SECONDS = 1.0
 _REST_SECONDS = 1.0
@@ -48,17 +48,17 @@ class SceneStore(LruStore[StoredScene]):
         limit_count: int = sys.maxsize,
         option: str = "--scene-mib",
     ) -> None:
-        """`spool` outlives memory and process; `option` sets `limit_bytes`, for error texts."""
+        """Create an empty store. `spool` outlives memory and process; error texts name `option`, the limit's option."""
         self._option = option
         self._spool = spool
         self._metrics = metrics
         self._id_of_hash: dict[str, str] = {}
-        # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
+        # How often the content of each scene was put and not taken back; unknown for scenes read from the spool.
         self._puts: dict[str, int] = {}
-        # Pace of each scene that was replaced: the time of that (monotonic clock), and the seconds of writing beyond
+        # For each replaced scene, the time of its last replacement (monotonic clock), and the seconds of writing beyond
         # its share.
         self._paces: dict[str, tuple[float, float]] = {}
-        # The sizes of scenes that have room, but are not stored yet.
+        # The sizes of scenes for which room is kept, but which are not stored yet.
         self._coming: list[int] = []
         super().__init__(limit_bytes, limit_count, budget)
         self._changed = threading.Condition(self._lock)
@@ -71,9 +71,9 @@ class SceneStore(LruStore[StoredScene]):
 
     @contextlib.contextmanager
     def room(self, nbytes: int, call: Call | None) -> Iterator[None]:
-        """Keep room for a scene that the `with` block makes and stores, beside those that the spool has yet to write.
+        """Keep room for a scene that the `with` block makes and stores, besides scenes not yet written to the spool.
 
-        Waits for that, while a call lasts. BusyError: it takes too long.
+        Waits for room while the call lasts; raises BusyError if that takes too long.
         """
         until = time.monotonic() + _ROOM_SECONDS
         nbytes += OVERHEAD_BYTES
@@ -95,8 +95,8 @@ class SceneStore(LruStore[StoredScene]):
     def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
         """Store a scene unless its content is present; returns the scene and whether it was present.
 
-        SceneNotFoundError names a scene that it needs and that was removed meanwhile. BusyError: it does not fit
-        beside other tenants' scenes.
+        Raises SceneNotFoundError, with the name of a scene that it needs and that was removed meanwhile, or BusyError
+        if it does not fit besides other tenants' scenes.
         """
         with self._lock:
             present = self._by_hash(content_hash)
@@ -120,7 +120,7 @@ class SceneStore(LruStore[StoredScene]):
     def counted(self, scene_id: str) -> Iterator[None]:
         """Count the put of a scene that the `with` block writes to the spool: others may read it before it is stored.
 
-        Not counted if the block fails.
+        If the block fails, the put is not counted.
         """
         with self._lock:
             self._puts[scene_id] = 1
@@ -132,7 +132,7 @@ class SceneStore(LruStore[StoredScene]):
             raise
 
     def restore(self, scene: StoredScene) -> bool:
-        """Store a scene that is in the spool; False: it is present, or was deleted meanwhile. Raises as `add` does."""
+        """Store a scene from the spool; False if it is present, or was deleted meanwhile. Raises what `add` raises."""
         with self._lock:
             is_written = self._spool is not None and self._spool.touch(scene.scene_id)
             if self._cache.get(scene.scene_id) is not None or not is_written:
@@ -149,7 +149,7 @@ class SceneStore(LruStore[StoredScene]):
         return True
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
-        """Return a scene; `version` 0: the current one. SceneNotFoundError or VersionMismatchError."""
+        """Return a scene, the current version if `version` is 0; raises SceneNotFoundError or VersionMismatchError."""
         with self._lock:
             scene = self._find(scene_id, version)
         if self._spool is not None:
@@ -157,14 +157,14 @@ class SceneStore(LruStore[StoredScene]):
         return scene
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is in memory; marks it, and its file, as used."""
+        """Return whether a scene is in memory; marks it, and its file, as used."""
         if self._spool is not None:
             self._spool.touch(scene_id)
         with self._lock:
             return self._cache.get(scene_id) is not None
 
     def info(self, scene_id: str) -> scene_pb2.SceneInfo | None:
-        """The description of a scene, without bringing it into memory."""
+        """Return the description of a scene without reading it into memory."""
         with self._lock:
             scene = self._cache.peek(scene_id)
         if scene is not None:
@@ -172,9 +172,9 @@ class SceneStore(LruStore[StoredScene]):
         return None if self._spool is None else self._spool.info(scene_id)
 
     def find_content(self, content_hash: str, *, counts: bool = True) -> StoredScene | None:
-        """The scene with this content, if it is in memory.
+        """Return the scene with this content, if it is in memory.
 
-        It `counts` as an upload where a client asks for the content instead of uploading it.
+        With `counts`, this is a put: a client asks for the content instead of uploading it.
         """
         with self._lock:
             present = self._by_hash(content_hash)
@@ -185,9 +185,9 @@ class SceneStore(LruStore[StoredScene]):
     def ensure_written(
         self, scene_ids: Collection[str], content_hashes: Collection[str], seconds: float, call: Call | None
     ) -> bool:
-        """Wait until scenes, by id and by content, are in the spool, for `seconds`, or while a call lasts.
+        """Wait up to `seconds`, or while a call lasts, until scenes, by id and by content, are in the spool.
 
-        Returns whether all of them are there. Raises what `Call.check` raises.
+        Returns whether all are in the spool. Raises what `Call.check` raises.
         """
         spool = self._spool
         if spool is None:
@@ -196,14 +196,14 @@ class SceneStore(LruStore[StoredScene]):
             named = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}.union(scene_ids)
             for scene_id in named:
                 scene = self._cache.peek(scene_id)
-                # The scene's write may have failed, or its file have made room for others.
+                # The scene's write may have failed, or its file may have been evicted.
                 if scene is not None and not spool.is_due(scene_id) and not spool.touch(scene_id):
                     self._write(scene)
         spool.wait_until_written(named, seconds, call)
         return all(map(spool.touch, scene_ids)) and all(map(spool.has_content, content_hashes))
 
     def peek(self, scene_id: str) -> StoredScene | None:
-        """The scene, even if it was deleted but another scene needs it; does not mark it as used."""
+        """Return the scene, even if it was deleted but is needed by another scene; does not mark it as used."""
         with self._lock:
             return self._cache.peek(scene_id)
 
@@ -218,12 +218,12 @@ class SceneStore(LruStore[StoredScene]):
         own_id: str = "",
         is_lasting: bool = False,
     ) -> scene_pb2.SceneInfo:
-        """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
+        """Store the next version and describe it; raises VersionMismatchError if the version is not `expected_version`.
 
         An update that was already applied, by `update_id`, is not applied again. A scene that is in the spool stays
         there: its next version is written before anybody sees it, unless writing takes too long (`_WRITE_SHARE`). With
-        `is_lasting` each is written before this returns. With `own_id` a scene whose content others have put stays, and
-        the next version is a scene of its own, which takes back one of the puts.
+        `is_lasting`, every version is written before this returns. With `own_id`, a scene whose content others have
+        also put is left unchanged; the next version becomes a separate scene, and one of the puts is taken back.
         """
         spool = self._spool
         with contextlib.nullcontext() if spool is None else held(spool.exclusive, call):
@@ -249,7 +249,7 @@ class SceneStore(LruStore[StoredScene]):
     def _replace_file(
         self, spool: SceneSpool, writing: Writing, old: StoredScene, new: StoredScene, *, is_lasting: bool
     ) -> None:
-        """Write the next version of a scene, or delete the file of the version before; then store the next version."""
+        """Write the next version of a scene, or delete the previous version's file; then store the next version."""
         started = time.monotonic()
         last, before = self._paces.get(old.scene_id, (started, 0.0))
         seconds = max(0.0, before - _WRITE_SHARE * (started - last))
@@ -259,8 +259,8 @@ class SceneStore(LruStore[StoredScene]):
             with self._lock:
                 if self._cache.get(new.scene_id) is old:
                     self._cache.hold(new.scene_id)
-            # The file of the old version must not pass for the newest after a crash: updating that would create a
-            # second content of one version.
+            # After a crash, the old version's file must not be taken for the newest version: updating it would create
+            # different content with the same version.
             spool.discard(new.scene_id)
         with self._lock:
             if not writing.is_wanted:
@@ -274,14 +274,14 @@ class SceneStore(LruStore[StoredScene]):
                 self._write(new, _REST_SECONDS if is_hot else 0.0)
 
     def delete(self, scene_id: str) -> None:
-        """Delete a scene; SceneNotFoundError if there is none."""
+        """Delete a scene; raises SceneNotFoundError if there is none."""
         with self._lock:
             self._remove(scene_id)
         if self._spool is not None:
             self._spool.sync()
 
     def take_back(self, scene_id: str) -> bool:
-        """Take back one put of a scene's content; deletes the scene if that was the only one, and returns whether."""
+        """Take back one put of a scene's content. If it was the only one, deletes the scene and returns True."""
         with self._lock:
             puts = self._puts.get(scene_id)
             if puts == 1:
@@ -301,12 +301,12 @@ class SceneStore(LruStore[StoredScene]):
             self._paces.clear()
 
     def all(self) -> list[StoredScene]:
-        """Every scene in memory."""
+        """Return every scene in memory."""
         with self._lock:
             return list(self._cache.values())
 
     def _keep_room(self, nbytes: int) -> bool:
-        """Keep room for a scene of this size, and evict others for it; False if too many are held."""
+        """Keep room for a scene of this size, evicting others; False if too many are held."""
         with self._lock:
             if not self._cache.has_room(nbytes + sum(self._coming), 1 + len(self._coming)):
                 return False
@@ -329,13 +329,13 @@ class SceneStore(LruStore[StoredScene]):
         self._put(new)
 
     def _write(self, scene: StoredScene, delay_seconds: float = 0.0) -> None:
-        """Have a scene written, which stays in memory until then."""
+        """Schedule a scene to be written; it stays in memory until then."""
         if self._spool is not None:
             self._cache.hold(scene.scene_id)
             self._spool.submit(scene, self._written, delay_seconds)
 
     def _written(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> None:
-        """Allow a scene to be evicted, which is in the spool now, or for which there is no room."""
+        """Allow a scene to be evicted, now that it is in the spool or the spool has no room for it."""
         with self._changed:
             # A call that replaces the scene has cancelled this write, and may have registered its own.
             if self._spool is not None and is_wanted():
@@ -379,7 +379,7 @@ class SceneStore(LruStore[StoredScene]):
         return None if scene_id is None else self._kept(scene_id)
 
     def _kept(self, scene_id: str) -> StoredScene | None:
-        """A scene in memory; of one with levels only the table is, so that it goes with its file."""
+        """Return a scene in memory. A scene with levels has only its table there; it is removed if its file is gone."""
         scene = self._cache.get(scene_id)
         # Levels are in the spool, if there is one.
         if scene is None or self._spool is None or not is_levels(scene_id) or self._spool.touch(scene_id):

@@ -1,4 +1,4 @@
-"""Blobs on disk that outlive the process, by tenant and name, within each tenant's share; replaced in one step."""
+"""Blobs on disk that outlive the process, by tenant and name, within each tenant's share. Replacement is atomic."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ T = TypeVar("T")
 # Hexadecimal digits of the digests that replace names on disk.
 _DIGITS = 32
 _RETRY_SECONDS = 5.0
-# Shortages, which end where others free what they have. A folder that is gone or read-only stays so.
+# Errors that may pass once others free resources, unlike a missing or read-only folder.
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A blob as it was read."""
+    """A blob read from the spool."""
 
     name: str
     header: bytes
@@ -41,19 +41,19 @@ class Blob:
 
 @dataclass(frozen=True, eq=False)
 class SpoolMemory:
-    """Memory in a file without a name, whose room on the disk is taken, and counted until it is released."""
+    """Memory in an unnamed file, with allocated disk space that counts until it is released."""
 
     data: memoryview
     release: Callable[[], None]
 
 
 class Spool:
-    """All files of one worker. A new file evicts the least recently used files of the same tenant only."""
+    """All files of one worker. A new file evicts only files of the same tenant, the least recently used first."""
 
     def __init__(
         self, folder: str, space: Account, file_account: Account, metrics: Metrics, idle_seconds: float
     ) -> None:
-        """Claim the folder, creating it if needed; OSError if it is unusable or another process uses it.
+        """Claim the folder, creating it if needed; raises OSError if it is unusable or another process uses it.
 
         Args:
             folder: The folder of the files.
@@ -71,16 +71,16 @@ class Spool:
         self._claim = spool_files.claimed(folder)
         files = spool_files.files(folder, self._trash)
         self._number = max((file.number for file in files), default=0)
-        # Crashes may come after a file was replaced and before it was removed. The older one goes even if there is no
-        # room for the newer.
+        # A crash may have come after a file was replaced and before it was removed. The older file is removed even if
+        # there is no room for the newer.
         newest = {file.key: file for file in files}
         for file in files:
             if newest[file.key] is not file:
                 self._trash.put(file.path)
-        # The newest first, because the limits may be lower than before.
+        # Newest first, because the limits may be lower than before.
         for file in sorted(newest.values(), key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
             self._take(file)
-        # Files that are not taken must not be there at the next start, nor have the name of one to be written.
+        # Files that do not fit must not be found at the next start, nor have the name of a new file.
         self._trash.sync()
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Spool:
         return self._space.taken
 
     def of_tenant(self, tenant: str) -> TenantSpool:
-        """The files of one tenant."""
+        """Return the files of one tenant."""
         return TenantSpool(self, _digest(tenant))
 
     def write(
@@ -105,7 +105,7 @@ class Spool:
         *,
         is_durable: bool,
     ) -> bool:
-        """Write a blob; False if it is no longer wanted. BusyError, which is logged, if it cannot be written."""
+        """Write a blob; False if it is no longer wanted. Logs and raises BusyError if it cannot be written."""
         kind = kind_of(key)
         try:
             is_written = self._write(key, alias, head, buffers, is_wanted, is_durable=is_durable)
@@ -120,7 +120,7 @@ class Spool:
         return is_written
 
     def read(self, key: str, allocate: Callable[[int], memoryview]) -> Blob | None:
-        """Read a blob; None: missing or damaged."""
+        """Read a blob; None if it is missing or damaged."""
         with self.lock:
             entry = self.index.get(key)
         if entry is None:
@@ -132,7 +132,7 @@ class Spool:
         return Blob(found[0].name, found[0].header, found[1])
 
     def open(self, key: str) -> PayloadFile | None:
-        """Open a blob to read parts of it; None: missing, or its head is damaged."""
+        """Open a blob to read parts of it; None if it is missing or its head is damaged."""
         with self.lock:
             entry = self.index.get(key)
         return None if entry is None else self._checked(key, entry, lambda: PayloadFile(entry.path))
@@ -145,7 +145,7 @@ class Spool:
             self._remove_damaged(key, entry, why)
 
     def heads(self, folder: str) -> Iterator[Head]:
-        """The heads of all blobs of one OWNER/KIND."""
+        """Yield the heads of all blobs of one OWNER/KIND."""
         with self.lock:
             entries = self.index.items(folder)
         for key, entry in entries:
@@ -154,7 +154,7 @@ class Spool:
                 yield head
 
     def head(self, key: str) -> Head | None:
-        """The head of a blob; None: missing or damaged."""
+        """Return the head of a blob; None if it is missing or damaged."""
         with self.lock:
             entry = self.index.peek(key)
         return None if entry is None else self._head(key, entry)
@@ -165,7 +165,7 @@ class Spool:
             return self._forget(key)
 
     def memory(self, key: str, nbytes: int) -> SpoolMemory:
-        """Memory in a file that ends with the process; BusyError if there is no room for it."""
+        """Return memory in a file that ends with the process; raises BusyError if there is no room for it."""
         try:
             entry = self._reserved(key, "", nbytes)
             try:
@@ -215,7 +215,7 @@ class Spool:
         return is_written
 
     def _reserved(self, key: str, alias: str, nbytes: int) -> Entry:
-        """Reserve room for a new file, for which others of its owner are evicted."""
+        """Reserve room for a new file, evicting files of its owner."""
         if self._lacking_on_disk(nbytes):
             self.sweep()
         with self.lock:
@@ -236,9 +236,9 @@ class Spool:
         return entry
 
     def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool], *, is_durable: bool) -> bool:
-        """Rename a written file to replace the one before it, if it is still wanted."""
+        """Rename a written file to replace the previous one, if it is still wanted."""
         replaced: Entry | None = None
-        # `sync` waits for this lock, so that deletions follow the rename, and the file before is gone afterwards.
+        # `sync` waits for this lock, so that deletions follow the rename, and the previous file is gone afterwards.
         with self._trash.renaming:
             if not is_wanted():
                 # The caller that cancelled the write may have called `sync` already: a crash would bring the file back.
@@ -259,7 +259,7 @@ class Spool:
                     if not is_put:
                         self._trash.put(entry.path)
             if replaced is not None and not is_durable:
-                # The newer file counts after the process's death, so nothing has to be made durable.
+                # If the process dies, the newer file counts, so nothing has to be made durable.
                 remove(replaced.path)
         return True
 
@@ -284,7 +284,7 @@ class Spool:
 
     def _lacking_on_disk(self, nbytes: int) -> int:
         disk = os.statvfs(self._folder)
-        # A file takes whole blocks, and one for its metadata.
+        # A file takes whole blocks, plus one for its metadata.
         needed = (nbytes // disk.f_frsize + 2) * disk.f_frsize
         return max(0, needed - disk.f_bavail * disk.f_frsize)
 
@@ -312,7 +312,7 @@ class Spool:
 
 
 class TenantSpool:
-    """The blobs of one tenant; no other tenant's name resolves to them."""
+    """The blobs of one tenant; names of other tenants never resolve to them."""
 
     def __init__(self, spool: Spool, folder: str) -> None:
         self._spool = spool
@@ -336,7 +336,7 @@ class TenantSpool:
     ) -> bool:
         """Write or replace a blob; False if it was no longer wanted.
 
-        BusyError, which names the limit and its option, if it does not fit; the old blob then stays.
+        Raises BusyError, which names the limit and its option, if the blob does not fit; the old blob then stays.
 
         Args:
             kind: A lower-case word; names of different kinds are separate.
@@ -345,7 +345,8 @@ class TenantSpool:
             buffers: The payload in pieces.
             alias: A second name, for `read_alias`.
             is_wanted: Called at the end, before the blob becomes visible.
-            is_durable: Whether it survives a power failure; otherwise it survives the process, and takes less time.
+            is_durable: Whether the blob survives a power failure; otherwise it survives only the process, and is
+                written faster.
         """
         head = spool_files.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
@@ -354,23 +355,23 @@ class TenantSpool:
     def write_stream(
         self, kind: str, name: str, header: bytes, payload_bytes: int, pieces: Iterable[memoryview], alias: str
     ) -> None:
-        """Write a blob whose payload comes in pieces, durably; raises as `write` does, and what `pieces` raises.
+        """Durably write a blob whose payload comes in pieces; raises errors as `write` does, and those of `pieces`.
 
-        Room is made before the first piece is asked for, and given back if they do not all come.
+        Room is reserved before the first piece is taken, and released if not all pieces come.
         """
         head = spool_files.head_of(name, header, payload_bytes)
         self._spool.write(self._key(kind, name), self._key(kind, alias), head, pieces, lambda: True, is_durable=True)
 
     def memory(self, kind: str, nbytes: int) -> SpoolMemory:
-        """Memory in a file that ends with the process; BusyError, which names the limit, if there is no room for it."""
+        """Return memory in a file that ends with the process; raises BusyError, which names the limit, without room."""
         return self._spool.memory(self._key(kind, secrets.token_hex()), nbytes)
 
     def open(self, kind: str, name: str) -> PayloadFile | None:
-        """Open a blob to read parts of it; None: missing, or its head is damaged."""
+        """Open a blob to read parts of it; None if it is missing or its head is damaged."""
         return self._spool.open(self._key(kind, name))
 
     def open_alias(self, kind: str, alias: str) -> PayloadFile | None:
-        """Open the blob that was last written with an alias, likewise."""
+        """Open the blob that was last written with an alias; None if it is missing or its head is damaged."""
         with self._spool.lock:
             key = self._spool.index.key_of_alias(self._key(kind, alias))
         return self._spool.open(key) if key else None
@@ -380,44 +381,44 @@ class TenantSpool:
         self._spool.damaged(self._key(kind, name), why)
 
     def read(self, kind: str, name: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
-        """Read a blob into a buffer from `allocate`; None: missing or damaged."""
+        """Read a blob into a buffer from `allocate`; None if it is missing or damaged."""
         return self._spool.read(self._key(kind, name), allocate)
 
     def read_alias(self, kind: str, alias: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
-        """Read the blob that was last written with an alias; None: missing or damaged."""
+        """Read the blob that was last written with an alias; None if it is missing or damaged."""
         with self._spool.lock:
             key = self._spool.index.key_of_alias(self._key(kind, alias))
         return self._spool.read(key, allocate) if key else None
 
     def has_alias(self, kind: str, alias: str) -> bool:
-        """Whether a blob with an alias exists; marks it as used."""
+        """Return whether a blob with an alias exists; marks it as used."""
         with self._spool.lock:
             key = self._spool.index.key_of_alias(self._key(kind, alias))
             return self._spool.index.get(key) is not None if key else False
 
     def heads(self, kind: str) -> Iterator[Head]:
-        """The heads of all blobs of a kind."""
+        """Return the heads of all blobs of a kind."""
         return self._spool.heads(f"{self._folder}/{kind}")
 
     def head(self, kind: str, name: str) -> Head | None:
-        """The head of a blob; None: missing or damaged."""
+        """Return the head of a blob; None if it is missing or damaged."""
         return self.head_at(kind, _digest(name))
 
     def head_at(self, kind: str, digest: str) -> Head | None:
-        """The same by the digest of its name."""
+        """Return the head of a blob by the digest of its name."""
         return self._spool.head(f"{self._folder}/{kind}/{digest}")
 
     def digest(self, name: str) -> str:
-        """The name of a blob on disk."""
+        """Return the name of a blob on disk."""
         return _digest(name)
 
     def digests(self, kind: str) -> set[str]:
-        """The digests of the names of all blobs of a kind."""
+        """Return the digests of the names of all blobs of a kind."""
         with self._spool.lock:
             return {key.rpartition("/")[2] for key, _ in self._spool.index.items(f"{self._folder}/{kind}")}
 
     def touch(self, kind: str, name: str) -> bool:
-        """Whether a blob exists; marks it as used."""
+        """Return whether a blob exists; marks it as used."""
         with self._spool.lock:
             return self._spool.index.get(self._key(kind, name)) is not None
 
@@ -438,6 +439,6 @@ def _digest(text: str) -> str:
 
 
 def _refusal(error: OSError) -> BusyError:
-    """The error of a file that cannot be written; it has a retry time only where the reason may pass by itself."""
+    """Return the error of a file that cannot be written, with a retry time only if the cause may pass by itself."""
     seconds = _RETRY_SECONDS if error.errno in _PASSING else None
     return BusyError(f"the spool (--spool) cannot be written: {error.strerror}", seconds)

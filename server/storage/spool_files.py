@@ -1,4 +1,4 @@
-"""The files of the spool: their format, with digests that reveal damage, how they are written, and their folder."""
+"""The files of the spool: their format, with digests that reveal damage, their writing, and their folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
-    """A file's content is not what was written; the text is the reason."""
+    """A file's content is not what was written; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def head_of(name: str, header: bytes, payload_bytes: int) -> Head:
 
 
 def write(path: str, head: Head, buffers: Iterable[memoryview], *, is_durable: bool) -> None:
-    """Write a new file, and fsync one that is durable. An error, also one of `buffers`, leaves a partial file."""
+    """Write a new file, and fsync it if it is durable. An error, even one of `buffers`, leaves a partial file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
         described = _described(head.name, head.header, head.payload_bytes) + head.digest
@@ -77,13 +77,13 @@ def write(path: str, head: Head, buffers: Iterable[memoryview], *, is_durable: b
 
 
 def read_head(path: str) -> Head:
-    """Read the head of a file; DamagedError if it is damaged."""
+    """Read the head of a file; raises DamagedError if it is damaged."""
     with open(_opened(path), "rb") as file:
         return _head(file.fileno())
 
 
 def read(path: str, allocate: Callable[[int], memoryview]) -> tuple[Head, memoryview]:
-    """Read head and payload, the latter into a buffer from `allocate(length)`; DamagedError if damaged."""
+    """Read the head, and the payload into a buffer from `allocate(length)`; raises DamagedError if damaged."""
     with open(_opened(path), "rb", buffering=0) as file:
         head = _head(file.fileno())
         payload = allocate(head.payload_bytes)
@@ -101,17 +101,17 @@ def read(path: str, allocate: Callable[[int], memoryview]) -> tuple[Head, memory
 
 
 class PayloadFile:
-    """An open file, whose payload is read in parts; it stays readable if the file is removed. On any thread."""
+    """An open file, whose payload is read in parts, on any thread. It stays readable if the file is removed."""
 
     def __init__(self, path: str) -> None:
-        """Open the file and check its head; DamagedError if that is damaged. The parts are not checked."""
+        """Open the file and check its head; raises DamagedError if that is damaged. The parts are not checked."""
         descriptor = _opened(path)
         self._close = weakref.finalize(self, os.close, descriptor)
         self._descriptor = descriptor
         self.head = _head(descriptor)
 
     def read(self, offset: int, into: memoryview) -> memoryview:
-        """Fill a buffer from an offset in the payload; returns it. DamagedError if the file is too short."""
+        """Fill a buffer from an offset in the payload; returns it. Raises DamagedError if the file is too short."""
         position, rest = self.head.offset + offset, into
         while rest.nbytes:
             count = os.preadv(self._descriptor, [rest], position)
@@ -122,7 +122,7 @@ class PayloadFile:
 
 
 def mapped(path: str, nbytes: int) -> memoryview:
-    """Memory of `nbytes`, at least 1, in a new file that loses its name; OSError if the disk has no room for it."""
+    """Map `nbytes`, at least 1, of a new unnamed file; raises OSError if the disk has no room for it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.unlink(path)
@@ -145,7 +145,7 @@ def _head(descriptor: int) -> Head:
     magic, name_bytes, header_bytes, payload_bytes = _SIZES.unpack(sizes)
     if magic != _MAGIC:
         raise DamagedError("it is not a file of a spool, or of another version")
-    # Checked before anything is allocated.
+    # Check the size before anything is allocated.
     expected = _padded(_SIZES.size + name_bytes + header_bytes + _DIGEST_BYTES) + payload_bytes + _DIGEST_BYTES
     if expected != actual:
         raise DamagedError(f"expected {expected} bytes, got {actual}")
@@ -184,7 +184,7 @@ GONE = ".gone"
 
 
 class Trash:
-    """Files to remove: `sync` renames them durably, `sweep` removes them, which may take long."""
+    """Files to remove: `sync` durably renames them, and `sweep` removes them, which may take long."""
 
     def __init__(self) -> None:
         self._named: deque[str] = deque()
@@ -249,8 +249,8 @@ class SpoolFile:
 
     Attributes:
         key: OWNER/KIND/NAME of its blob; owner and name as digests.
-        alias: The same with the alias as name; empty: it has none.
-        number: Larger than the numbers of all earlier files.
+        alias: OWNER/KIND/ALIAS in the same form; empty without an alias.
+        number: A number larger than those of all earlier files.
     """
 
     path: str
@@ -263,7 +263,7 @@ class SpoolFile:
 def claimed(folder: str) -> int:
     """Create the folder if needed and lock it; returns the descriptor that holds the lock.
 
-    OSError if it belongs to another user or another worker uses it.
+    Raises OSError if it belongs to another user or another worker uses it.
     """
     os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
     if not os.path.isdir(folder):
@@ -282,7 +282,7 @@ def claimed(folder: str) -> int:
 
 
 def path(folder: str, key: str, alias: str, number: int) -> str:
-    """The path of a new file; creates its folders."""
+    """Return the path of a new file; creates its folders."""
     owner, kind, name = key.split("/")
     for where in (os.path.join(folder, owner), os.path.join(folder, owner, kind)):
         if not os.path.isdir(where):
@@ -292,7 +292,7 @@ def path(folder: str, key: str, alias: str, number: int) -> str:
 
 
 def files(folder: str, trash: Trash) -> list[SpoolFile]:
-    """All complete files, the oldest first; partial files left by a crash go to the trash."""
+    """Return all complete files, the oldest first; partial files left by a crash go to the trash."""
     found = []
     for owner in _folders(folder):
         for kind in _folders(owner.path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.errors import BusyError
 
-# Blobs of this kind are evicted only for others of their kind, and only after an idle time.
+# Blobs of this kind are evicted only for blobs of the same kind, and only after an idle time.
 LASTING = "training"
 
 
@@ -21,9 +21,9 @@ class Entry:
     """A blob, possibly still being written.
 
     Attributes:
-        alias: The key of its alias; empty: it has none.
+        alias: The key of its alias; empty without an alias.
         space: Reservation of bytes.
-        file_slot: Reservation in the number of files.
+        file_slot: Reservation in the count of files.
         used: The time of its last use, by the monotonic clock.
     """
 
@@ -44,7 +44,7 @@ class SpoolIndex:
     """The blobs by key, OWNER/KIND/NAME. Not thread-safe: the owner holds a lock around every call."""
 
     def __init__(self, space: Account, files: Account, idle_seconds: float) -> None:
-        """`idle_seconds`: the time without use after which a training's snapshot may be evicted for another."""
+        """Create an empty index; a training's snapshot may be evicted for another after `idle_seconds` without use."""
         self._space = space
         self._files = files
         self._idle_seconds = idle_seconds
@@ -66,21 +66,21 @@ class SpoolIndex:
         return self._of(key).get(key)
 
     def has(self, key: str, entry: Entry) -> bool:
-        """Whether `entry` is stored under `key`; does not mark it as used."""
+        """Return whether `entry` is stored under `key`; does not mark it as used."""
         return self._of(key).get(key) is entry
 
     def items(self, folder: str) -> list[tuple[str, Entry]]:
-        """Keys and entries of one OWNER/KIND, the least recently used first."""
+        """Return the keys and entries of one OWNER/KIND, the least recently used first."""
         return list(self._folders[folder].items())
 
     def key_of_alias(self, alias: str) -> str:
-        """The key of the blob with an alias; empty: there is none."""
+        """Return the key of the blob with an alias; empty if there is none."""
         return self._key_of_alias.get(alias, "")
 
     def drop_for(self, key: str, nbytes: int, lacking_on_disk: int) -> list[Entry]:
-        """Remove as many of the owner's blobs as a new one needs; none if that would not be enough.
+        """Remove enough of the owner's blobs to make room for a new one; none if even all would not be enough.
 
-        OSError if the disk would still be full. `reserve` checks the accounts.
+        Raises OSError if the disk would still be full. `reserve` checks the accounts.
         """
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         bytes_lacking = max(lacking_on_disk, self._space.lacking(owner, nbytes - (old.nbytes if old else 0)))
@@ -99,7 +99,7 @@ class SpoolIndex:
         return [entry for entry in map(self.pop, going) if entry is not None]
 
     def reserve(self, key: str, path: str, alias: str, nbytes: int) -> Entry:
-        """Reserve room for a blob beyond that of the one it replaces; BusyError if too little is left."""
+        """Reserve the room that a blob needs beyond the blob it replaces; raises BusyError if too little is left."""
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         space = self._space.reserve(owner, max(0, nbytes - (old.nbytes if old else 0)))
         try:
@@ -109,7 +109,7 @@ class SpoolIndex:
             raise
 
     def put(self, key: str, entry: Entry) -> None:
-        """Store a blob under an unused key; BusyError if the room of the removed one was taken meanwhile."""
+        """Store a blob under an unused key; raises BusyError if the room of the replaced blob was taken meanwhile."""
         entry.space.resize(entry.nbytes)
         entry.file_slot.resize(1)
         self._of(key)[key] = entry
@@ -135,7 +135,7 @@ class SpoolIndex:
         return entry
 
     def _dispensable(self, key: str) -> Iterator[tuple[str, Entry]]:
-        """The entries that may be evicted for a blob of this key, in order."""
+        """Yield the entries that may be evicted for a blob with this key, in order."""
         owner, kind, _ = key.split("/")
         for folder, entries in self._folders.items():
             if folder.startswith(f"{owner}/") and kind_of(folder) != LASTING:
@@ -149,5 +149,5 @@ class SpoolIndex:
 
 
 def kind_of(key: str) -> str:
-    """The kind in a blob's key or folder."""
+    """Return the kind in a blob's key or folder."""
     return key.split("/")[1]

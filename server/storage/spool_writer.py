@@ -1,4 +1,4 @@
-"""The thread in which scenes are written to the spool, so that no call waits for the disk."""
+"""The thread that writes scenes to the spool, so that no call waits for the disk."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NICE = 10
 _SWEEP_SECONDS = 1.0
 # How often a wait for writes checks whether its call has ended.
 _LOOK_SECONDS = 0.05
-# Time for others to finish trainings or delete scenes.
+# Retry time, in which others may finish trainings or delete scenes.
 _RETRY_SECONDS = 5.0
 # The number of tenants that can each use their full share of files.
 _SPOOL_TENANTS = 8
-# Writes something; calls its argument before the last step, and discards the result if that returns False.
+# Writes a file; calls its argument before the last step, and discards the file if that returns False.
 Work = Callable[[Callable[[], bool]], object]
 
 
@@ -37,11 +37,11 @@ class Writing:
     """A scheduled write, or one that a call makes itself."""
 
     owner: str
-    # None: it was cancelled or is done.
+    # None once it is cancelled or done.
     work: Work | None = lambda _: None
     # Whether a call waits for it.
     is_awaited: bool = False
-    # The time from which it may be written, by the monotonic clock; one that a call waits for is written at once.
+    # The time from which it may run, by the monotonic clock; a write that a call waits for runs at once.
     due: float = field(default_factory=time.monotonic)
 
     @property
@@ -60,15 +60,15 @@ class Writing:
 
 
 class SpoolWriter:
-    """Runs scheduled writes one at a time, each when it is due; owners have equal times."""
+    """Runs scheduled writes one at a time, each when it is due, with equal time for each owner."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
         self._waiting: set[Writing] = set()
-        # Seconds that the writes of each owner took; the owner with the least is next.
+        # Seconds taken by the writes of each owner; the owner with the fewest is next.
         self._seconds: dict[str, float] = {}
-        # The seconds of the owner that was served last. New owners begin with no less, so that others need not wait for
-        # them to catch up.
+        # The seconds of the owner that was served last. New owners begin with no fewer, so that others need not wait
+        # for them to catch up.
         self._floor = 0.0
         self._is_busy = False
         self._is_hurried = False
@@ -98,9 +98,9 @@ class SpoolWriter:
             self._changed.notify_all()
 
     def wait_for(self, writings: Sequence[Writing], seconds: float, call: Call | None) -> None:
-        """Wait until some writes are done or cancelled, or for `seconds`; they are the next ones of their owner.
+        """Wait up to `seconds` until some writes are done or cancelled; these run before other writes of their owner.
 
-        Raises what `Call.check` raises once the call is over; None: the worker itself waits.
+        Raises what `Call.check` raises once the call is over; `call` is None if the worker itself waits.
         """
         until = time.monotonic() + seconds
         with self._changed:
@@ -122,7 +122,7 @@ class SpoolWriter:
     def _loop(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        # Files left by earlier workers.
+        # Remove files left by earlier workers.
         self.spool.sweep()
         while True:
             with self._changed:
@@ -145,7 +145,7 @@ class SpoolWriter:
                 self._changed.notify_all()
 
     def _next(self) -> Writing | None:
-        """Wait for the next due write; None: time to sweep."""
+        """Wait for the next due write; None when it is time to sweep."""
         sweep_at = time.monotonic() + _SWEEP_SECONDS
         while True:
             now = time.monotonic()
@@ -161,7 +161,7 @@ class SpoolWriter:
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:
-    """Open the configured spool; None: none is configured, or a restarted worker cannot use it.
+    """Open the configured spool; None if none is configured, or if a restarted worker cannot use it.
 
     A first worker that cannot use it raises a ConfigError.
     """

@@ -1,4 +1,4 @@
-"""Version of a stored scene."""
+"""A version of a stored scene."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lumigrad.server.engines.content import Content, Outline
 from lumigrad.server.engines.prepared import PreparedKinds
 from lumigrad.v1 import scene_pb2
 
-# The number of a scene's updates that are recorded, so that a repeated one is recognised.
+# The number of a scene's updates that are recorded, so that repeated ones are recognised.
 _MAX_UPDATES = 16
 
 
 @dataclass(frozen=True)
 class StoredScene:
-    """Version of a scene. Immutable: an update creates the next version."""
+    """A version of a scene. Immutable: an update creates the next version."""
 
     scene_id: str
     version: int
@@ -26,7 +26,7 @@ class StoredScene:
     update_id: str = ""
     # The replies to updates that had an id, the oldest first.
     updates: tuple[scene_pb2.SceneInfo, ...] = ()
-    # Kinds of requests for this version; they go with it.
+    # Prepared kinds of requests for this version, which end with it.
     prepared: PreparedKinds = field(init=False, compare=False, repr=False, default_factory=PreparedKinds)
 
     @property
@@ -41,7 +41,7 @@ class StoredScene:
 
     @property
     def reference(self) -> scene_pb2.SceneRef:
-        """The message with its name and version, for replies."""
+        """The name and version as a message for replies."""
         return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
 
     def receive(self, _: PayloadReader) -> None:
@@ -52,7 +52,7 @@ class StoredScene:
         return self.content
 
     def info(self) -> scene_pb2.SceneInfo:
-        """The description that clients receive."""
+        """Return the description that clients receive."""
         info = scene_pb2.SceneInfo(
             scene_id=self.scene_id,
             version=self.version,
@@ -66,11 +66,11 @@ class StoredScene:
         return info
 
     def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
-        """The reply to an update that was already applied; None: not applied, or no longer recorded."""
+        """Return the reply to an update that was already applied; None if it was not, or is no longer recorded."""
         return next((info for info in self.updates if update_id and info.update_id == update_id), None)
 
     def updated(self, content: Content, update_id: str) -> StoredScene:
-        """The next version."""
+        """Return the next version."""
         new = dataclasses.replace(self, version=self.version + 1, content_hash="", content=content, update_id=update_id)
         made = (*self.updates, new.info()) if update_id else self.updates
         return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])

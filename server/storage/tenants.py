@@ -24,7 +24,7 @@ from lumigrad.server.storage.spool import TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.server.storage.trainings import TrainingStore
 
-# Trainings take long.
+# Retry time for trainings, which take long.
 _TRAINING_RETRY_SECONDS = 5.0
 
 
@@ -34,12 +34,12 @@ class Runtime(Machine):
 
     scenes: SceneStore
     contexts: ContextStore[Retained]
-    # None: scenes are kept in memory only.
+    # None if scenes are kept only in memory.
     spool: SceneSpool | None
     trainings: TrainingStore[Any]
-    # The name of the tenant; "" where there are none.
+    # The name of the tenant; "" without tenants.
     tenant: str
-    # Holds snapshots of trainings; None: there is no spool.
+    # Holds snapshots of trainings; None without a spool.
     tenant_spool: TenantSpool | None
     # The scenes that the worker reads from files.
     named: NamedScenes
@@ -48,7 +48,7 @@ class Runtime(Machine):
     downloads: DiskReads
     # The pages of scenes with levels that are in memory.
     pages: PagePool
-    # Held from the build of a scene beside the device's thread until the device has taken it over.
+    # Held from the start of building a scene outside the device's thread until the device has taken the scene over.
     building: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -63,7 +63,10 @@ class Tenants:
         spool: SpoolWriter | None = None,
         named: NamedScenes | None = None,
     ) -> None:
-        """`spool` keeps scenes and snapshots beyond the process; None: nothing is kept. `named` are scenes in files."""
+        """Begin without stores.
+
+        `spool`, if given, keeps scenes and snapshots beyond the process; `named` are scenes in files.
+        """
         self.machine = machine
         self._named = named or NamedScenes()
         self._spool = spool
@@ -87,11 +90,11 @@ class Tenants:
         self._runtimes: dict[str, Runtime] = {}
 
     def of(self, call: Call) -> Runtime:
-        """The caller's runtime, created on first use."""
+        """Return the caller's runtime, created on first use."""
         return self.of_tenant(call.tenant)
 
     def of_tenant(self, tenant: str) -> Runtime:
-        """The runtime of a tenant; "" where there are none."""
+        """Return the runtime of a tenant, created on first use; `tenant` is "" without tenants."""
         with self._lock:
             runtime = self._runtimes.get(tenant)
             if runtime is None:
@@ -99,7 +102,7 @@ class Tenants:
             return runtime
 
     def gauges(self) -> Mapping[str, Callable[[], float]]:
-        """Functions that return the numbers and sizes of what is stored, by their names in the metrics."""
+        """Return functions for the counts and sizes of stored objects, by their names in the metrics."""
         return {
             "scenes": lambda: sum(len(runtime.scenes) for runtime in self.all()),
             "scene_bytes": lambda: self._scenes.bytes,
@@ -116,13 +119,13 @@ class Tenants:
 
     @property
     def target_image_bytes(self) -> int:
-        """The most that the target images of one training may take: they are all found when it begins."""
+        """The most bytes that the target images of one training may take, since all must be present when it begins."""
         limits = self._limits
         stored = limits.tenant_scene_bytes if self._spool is None else limits.tenant_training_bytes
         return min(stored, limits.tenant_training_bytes)
 
     def expire(self) -> None:
-        """Remove the forward states and trainings that were idle too long."""
+        """Remove forward states and trainings that were idle for too long."""
         for runtime in self.all():
             runtime.contexts.expire()
             runtime.trainings.expire()
@@ -136,7 +139,7 @@ class Tenants:
             runtime.pages.clear()
 
     def all(self) -> tuple[Runtime, ...]:
-        """The runtimes of all tenants that have made calls."""
+        """Return the runtimes of all tenants that have made calls."""
         with self._lock:
             return tuple(self._runtimes.values())
 
@@ -154,7 +157,7 @@ class Tenants:
             config.share_of(config.max_scenes),
             f"{'--tenant-scene-mib' if config.tenant_scene_mib else '--scene-mib'}{self._limits.cause}",
         )
-        # Pages can be read again, and scenes without a spool cannot.
+        # Pages can be read again; scenes without a spool cannot.
         scenes.spare = pages = PagePool(self._limits.tenant_scene_bytes, self._scenes, self._metrics)
         return Runtime(
             **vars(machine),

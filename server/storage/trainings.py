@@ -17,12 +17,12 @@ from lumigrad.server.core.errors import DeviceMemoryError, StoppingError, Traini
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.storage.spool import SpoolMemory
 
-# The time for which a scene is reserved for a client whose connection broke.
+# The time for which a scene stays reserved for a client whose connection broke.
 _RETURN_SECONDS = 60.0
-# The number of idle trainings that a tenant may keep, however small they are: each takes some of the host's memory,
-# which no reservation counts.
+# The number of idle trainings that a tenant may keep, however small: each takes some host memory that no reservation
+# counts.
 _MOST_IDLE = 256
-# The time that a cancelled holder has to release a training: its next check is soon.
+# The time that a cancelled holder has to release a training at its next check.
 _HANDOVER_SECONDS = 30.0
 # How often a call that waits for a training checks for its own end.
 _LOOK_SECONDS = 0.2
@@ -43,13 +43,13 @@ class Footprint:
     working_bytes: int
 
     def bytes(self, count: int) -> int:
-        """The bytes with `count` primitives."""
+        """Return the bytes with `count` primitives."""
         return self.fixed_bytes + self.row_bytes * count
 
 
 @contextmanager
 def counted(reserved_bytes: int) -> Iterator[None]:
-    """Add bytes that are reserved already to those that a DeviceMemoryError reports."""
+    """Add bytes that are already reserved to those that a DeviceMemoryError reports."""
     try:
         yield
     except DeviceMemoryError as error:
@@ -66,7 +66,7 @@ class TrainingReservation:
         self._count = count
         self._reservation = reservation
         self._store = store
-        # Memory in the spool; None: it has none.
+        # Memory in the spool, if any.
         self._memory: SpoolMemory | None = None
         store.resize(reservation, footprint.bytes(count) + footprint.working_bytes * count)
 
@@ -77,7 +77,7 @@ class TrainingReservation:
 
     @property
     def copied_bytes(self) -> int:
-        """Temporary bytes of a step with density control: a copy of the rows, and as many new ones."""
+        """Temporary bytes of a step with density control: a copy of the rows, and as many new rows."""
         return 2 * self._footprint.row_bytes * self._count
 
     def grow(self, count: int) -> None:
@@ -85,12 +85,12 @@ class TrainingReservation:
         self._store.grow(self._reservation, self._footprint.bytes(max(self._count, count)))
 
     def resize(self, count: int) -> None:
-        """Reserve exactly the memory of the `count` primitives that now exist."""
+        """Reserve exactly the memory for the `count` primitives that now exist."""
         self._count = count
         self._reservation.resize(self._footprint.bytes(count))
 
     def hold(self, memory: SpoolMemory) -> None:
-        """Release memory in the spool, too, at the end."""
+        """Also release this memory in the spool when the reservation is released."""
         self._memory = memory
 
     def release(self) -> None:
@@ -120,11 +120,11 @@ class Training(Generic[S]):
     """A training on this worker, or one that its holder is creating.
 
     Attributes:
-        start_id: The client's id of its start request; may be empty.
+        start_id: The client's id for its start request; may be empty.
         scene_id: The trained scene; empty until a snapshot is read.
         holder: The call that holds it now.
         holder_number: The number of callers that have held it.
-        used: When the last holder released it, by the monotonic clock.
+        used: The time at which the last holder released it, by the monotonic clock.
     """
 
     training_id: str
@@ -179,13 +179,13 @@ class TrainingStore(Generic[S]):
         return len(self._trainings)
 
     def reserve(self, nbytes: int) -> Reservation:
-        """Reserve bytes for a training; BusyError if too little is left."""
+        """Reserve bytes for a training; raises BusyError if too little is left."""
         reservation = Reservation(self._account, self._tenant)
         self.resize(reservation, nbytes)
         return reservation
 
     def resize(self, reservation: Reservation, nbytes: int) -> None:
-        """Change the reserved bytes; BusyError, and no change, if too little is left.
+        """Change the reserved bytes; if too little is left, raises BusyError and changes nothing.
 
         Removes idle trainings, the longest idle first, if that makes enough room.
         """
@@ -198,9 +198,9 @@ class TrainingStore(Generic[S]):
         reservation.resize(nbytes)
 
     def grow(self, reservation: Reservation, nbytes: int) -> None:
-        """`resize` on the device's thread; DeviceMemoryError, and no change, if the device has too little memory.
+        """Resize a reservation on the device's thread; if memory is short, raise DeviceMemoryError and change nothing.
 
-        For running work; memory that is known in advance belongs to the work's cost.
+        Only for running work: memory that is known in advance belongs to the work's cost.
         """
         more = nbytes - reservation.amount
         self.resize(reservation, nbytes)
@@ -214,7 +214,7 @@ class TrainingStore(Generic[S]):
 
     @contextmanager
     def reserved(self, footprint: Footprint, count: int) -> Iterator[TrainingReservation]:
-        """Reserve the memory of a training that the `with` block creates; it is released if that fails."""
+        """Reserve the memory of a training that the `with` block creates; releases it if the block fails."""
         reservation = TrainingReservation(footprint, count, Reservation(self._account, self._tenant), self)
         try:
             yield reservation
@@ -227,7 +227,8 @@ class TrainingStore(Generic[S]):
     def begin(self, scene_id: str, start_id: str, call: Call) -> Iterator[Training[S]]:
         """Hold a new training of a scene, whose state the call creates.
 
-        A training with the same `start_id` is resumed instead. TrainingHeldError if another client trains the scene.
+        Resumes a training with the same `start_id` instead, if there is one. Raises TrainingHeldError if another client
+        trains the scene.
         """
 
         def found() -> Training[S] | None:
@@ -244,8 +245,8 @@ class TrainingStore(Generic[S]):
     def take_up(self, training_id: str, lease: str, holder: int, call: Call) -> Iterator[Training[S]]:
         """Hold a training; the previous holder's call is cancelled and releases it first.
 
-        A training that is not in memory has no state; the caller creates it from a snapshot. A wrong lease raises the
-        same error as a wrong name: TrainingLostError. `holder` is the caller's former holder number, or 0:
+        A training that is not in memory has no state; the caller creates it from a snapshot. A wrong lease raises
+        TrainingLostError, like a wrong name. `holder` is the caller's former holder number, or 0; raises
         TrainingHeldError if there was another holder since.
         """
 
@@ -297,7 +298,7 @@ class TrainingStore(Generic[S]):
                 self._remove(training)
 
     def suspend(self) -> None:
-        """End the calls that hold trainings at their next check, and refuse others: the worker is about to stop."""
+        """Stop the calls that hold trainings at their next check, and refuse others: the worker is about to stop."""
         with self._changed:
             self._is_suspended = True
             for training in self._trainings.values():
@@ -305,7 +306,7 @@ class TrainingStore(Generic[S]):
                     training.holder.stop()
 
     def cancel_unread(self) -> None:
-        """Cancel the calls that hold trainings whose callers do not take a reply: these calls check nothing."""
+        """Cancel calls that hold trainings and whose callers do not take a reply, since these calls run no checks."""
         with self._changed:
             for training in self._trainings.values():
                 if training.holder is not None and training.holder.progress.sending.is_on:
@@ -318,19 +319,19 @@ class TrainingStore(Generic[S]):
             return any(training.holder is not None for training in self._trainings.values())
 
     def released(self) -> list[Training[S]]:
-        """The trainings that no call holds."""
+        """Return the trainings that no call holds."""
         with self._changed:
             return self._idle()
 
     def expire(self) -> None:
-        """Remove the trainings that were idle too long."""
+        """Remove trainings that were idle for too long."""
         with self._changed:
             for training in list(self._trainings.values()):
                 if training.holder is None and _idle(training) > self._idle_seconds:
                     self._remove(training)
 
     def _idle(self) -> list[Training[S]]:
-        """The trainings without a holder, the longest idle first."""
+        """Return the trainings without a holder, the longest idle first."""
         return sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
 
     def _remove(self, training: Training[S]) -> None:
@@ -364,7 +365,7 @@ class TrainingStore(Generic[S]):
                 self._changed.notify_all()
 
     def _released(self, found: Callable[[], Training[S] | None], holder: int, call: Call) -> Training[S] | None:
-        """The result of `found`, once its holder has released it; None: there is none."""
+        """Return the training that `found` returns, once its holder has released it; None if there is none."""
         until = time.monotonic() + _HANDOVER_SECONDS
         while not self._is_suspended and (training := found()) is not None:
             if 0 < holder < training.holder_number:
@@ -381,7 +382,7 @@ class TrainingStore(Generic[S]):
         return training
 
     def _others(self, scene_id: str, own: Training[S] | None) -> list[Training[S]]:
-        """The abandoned trainings of a scene; TrainingHeldError if one is held or its client may return."""
+        """Return a scene's abandoned trainings; raises TrainingHeldError if any is held or its client may return."""
         others = [t for t in self._trainings.values() if t.scene_id == scene_id and t is not own]
         if any(other.holder is not None or _idle(other) < _RETURN_SECONDS for other in others):
             raise TrainingHeldError(scene_id)

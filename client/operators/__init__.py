@@ -1,1 +1,1 @@
-"""The common part of the operators of PyTorch and JAX: all but the graph and the types of arrays."""
+"""The common part of the torch and JAX operators: everything but the graph and the types of arrays."""

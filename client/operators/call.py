@@ -25,7 +25,7 @@ from lumigrad.client.values.spheres import Spheres
 
 
 class RemoteCall:
-    """The arguments of a computation that are not arrays: the engine's settings and the names of the outputs."""
+    """A computation without its input arrays: the engine's settings, the names of the outputs, and how to run it."""
 
     settings: Any
     outputs: tuple[str, ...]
@@ -42,25 +42,25 @@ class RemoteCall:
 
     @abstractmethod
     def request(self, inputs: Mapping[str, Array | None]) -> Any:
-        """The request of the call, for inputs by their names; absent ones are None."""
+        """Returns the request of the call for inputs by name; absent inputs are None."""
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
-        """Makes the call; the result has the outputs as items. `retain` keeps the forward state for a backward pass."""
+        """Makes the call and returns a result with the outputs as items; `retain` keeps the forward state."""
 
     def gradients(
         self, result: Any, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
     ) -> Mapping[str, Array]:
-        """Computes gradients of the inputs `wanted` on the same worker, given the gradients `upstream` of the outputs.
+        """Computes the gradients of the inputs `wanted` from the gradients `upstream` of the outputs.
 
-        They have as many values as the inputs but not always their shape. `release` frees the worker's forward state.
+        Each has as many values as its input, but not always the same shape. `release` frees the worker's forward state.
         """
         found: Mapping[str, Array] = result.backward(**upstream, wanted=wanted, release=release)
         return found
 
 
 def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    """Checks the outputs of an operator and puts them in the order of `known`; those in `always` are included."""
+    """Checks the outputs of an operator and sorts them as in `known`; adds those in `always`."""
     given = names("outputs", outputs)
     unknown = sorted(set(given) - set(known))
     if unknown or not (given or always):
@@ -69,7 +69,7 @@ def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tu
 
 
 def check_stored(scene: Any, kind: str) -> None:
-    """Raises InvalidArgument unless an operator's `scene` is None, or the handle of a stored scene of a kind."""
+    """Raises InvalidArgument unless an operator's `scene` is None or a handle of the given kind."""
     if scene is None:
         return
     instance("scene", scene, (SceneHandle,), "pass what Client.put returned, or None and the tensors of a scene")
@@ -99,7 +99,7 @@ def refuse_scene(name: str, value: Any) -> None:
 def scene_of(
     stored: SceneHandle | None, kind: type[Gaussians] | type[Spheres], tensors: Mapping[str, Array | None]
 ) -> tuple[Gaussians | Spheres | SceneHandle, dict[str, Array]]:
-    """The scene to render, and the tensors that stand in for those of a stored one. Absent tensors are None."""
+    """Returns the scene to render, and the tensors that replace those of a stored scene. Absent tensors are None."""
     if stored is None:
         return kind(**tensors), {}
     return stored, {name: float32_array(name, array) for name, array in tensors.items() if array is not None}
@@ -112,10 +112,10 @@ SPHERE_OUTPUTS = ("color", "alpha", "depth", "info")
 class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
-    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; the last two replace
-    the values in `settings`. A stored `scene` has those of the first four that are None. Without a `camera`, a camera
-    of `size` (width and height, pixels) is made from the input cameras, Pulsar's parameters, and the options that
-    follow; see `PulsarModel`.
+    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; background and gamma
+    replace the values in `settings`. A stored `scene` supplies those of the first four that are None. Without `camera`,
+    the input cameras are Pulsar's parameters of a camera of `size` (width and height, pixels), with the options
+    `orthogonal`, `right_handed` and `first_r_then_t` of `PulsarModel`.
     """
 
     client: Client
@@ -135,7 +135,7 @@ class SphereCall(RemoteCall):
 
     @property
     def without_gradient(self) -> frozenset[str]:
-        """Inputs without gradients: in Pulsar's semantics background and gamma."""
+        """Inputs without gradients: background and gamma in Pulsar's semantics."""
         return frozenset(() if self.settings.semantics == "exact" else ("background", "gamma"))
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
@@ -143,7 +143,7 @@ class SphereCall(RemoteCall):
         return self.client._rendered(self.request(inputs), retain)
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
-        """The request of the rendering."""
+        """Returns the request of the rendering."""
         settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
         if background is not None:
             settings = replace(settings, background=tuple(background.ravel().tolist()))
@@ -186,7 +186,7 @@ DISTANCE_OUTPUTS = ("cost", "distance")
 class DistanceCall(RemoteCall):
     """A query; see `RemoteCall`.
 
-    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32, which replaces the value in `settings`.
+    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32; the weight replaces that in `settings`.
     `environments` are [B], or one for all; `spread` divides the spheres among several workers.
     """
 
@@ -204,7 +204,7 @@ class DistanceCall(RemoteCall):
 
     @property
     def without_gradient(self) -> frozenset[str]:
-        """Inputs without gradients: in cuRobo's semantics poses."""
+        """Inputs without gradients: poses in cuRobo's semantics."""
         return frozenset(() if self.settings.semantics == "exact" else ("poses",))
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
@@ -212,7 +212,7 @@ class DistanceCall(RemoteCall):
         return self.client._asked(self.request(inputs), retain, self.spread)
 
     def request(self, inputs: Mapping[str, Array | None]) -> DistanceQuery:
-        """The query."""
+        """Returns the query."""
         spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
         assert spheres is not None
         settings = self.settings if weight is None else replace(self.settings, weight=float(weight))

@@ -1,4 +1,4 @@
-"""Cameras of the operators: what is fixed of them, and the arrays that they are made of."""
+"""Splits the cameras of operators into fixed parameters and differentiable arrays."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _MODELS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays of a framework.
+    """Array operations of a framework.
 
     Attributes:
-        real: checks that an argument, by its name, is an array of real numbers; returns it, as precise as it travels.
-        single: the same, as float32.
-        repeated: an array [k] as [V, k]; gradients are added.
+        real: checks that a named argument is an array of real numbers; returns it in the precision that is sent.
+        single: checks that a named argument is an array of real numbers; returns it as float32.
+        repeated: repeats an array [k] to [V, k]; its gradient is the sum over V.
     """
 
     real: Callable[[str, Any], Any]
@@ -54,8 +54,8 @@ class Views:
     """C cameras.
 
     Attributes:
-        matrices: what is fixed of them; makes them from arrays.
-        inputs: the arrays of the cameras that were passed, by the names of `INPUTS`, [C, ..]; empty: there were none.
+        matrices: the fixed parameters of the cameras; makes cameras from arrays.
+        inputs: the arrays [C, ..] of the passed cameras, by the names of `INPUTS`; empty if no camera was passed.
     """
 
     matrices: ViewMatrices | SensorMatrices
@@ -65,7 +65,7 @@ class Views:
 def views_of(
     camera: Any, *, width: int | None, height: int | None, projection: Projection | None, distortion: Any, viewmats: Any
 ) -> Views:
-    """The cameras of an operator: those of `camera`, or pinholes, fisheyes and the like of the other arguments."""
+    """Returns the cameras of an operator: those in `camera`, or cameras with the projection of the other arguments."""
     if camera is None:
         if width is None or height is None:
             raise InvalidArgument.of("width, height", "expected numbers of pixels without a camera, got None")
@@ -92,7 +92,7 @@ def views_of(
 
 
 def _parts(camera: Any) -> Views:
-    """One camera; its arrays have no axis of cameras."""
+    """Returns a single camera, whose arrays have no camera axis."""
     instance("camera", camera, (Camera,), "make one with Camera.look_at, orbit, opencv or sensor")
     model = camera.model
     if isinstance(model, OpenCVModel):
@@ -130,7 +130,7 @@ def _parts(camera: Any) -> Views:
 
 
 def _intrinsics(camera: Camera, model: SensorModel) -> Float64:
-    """K, or what stands for it where a lens has none."""
+    """Returns the matrix K, or its substitute for a lens that has none."""
     if isinstance(model.lens, FThetaLens):
         cx, cy = model.lens.cx - F_THETA_CENTER, model.lens.cy - F_THETA_CENTER
         return np.array([[1.0, 0, cx], [0, 1, cy], [0, 0, 1]])
@@ -140,15 +140,15 @@ def _intrinsics(camera: Camera, model: SensorModel) -> Float64:
 def sensor_inputs(
     views: Views, sizes: Sequence[int], arrays: Arrays, *, lens: Any, viewmats_end: Any, rays: Any
 ) -> tuple[ViewMatrices | SensorMatrices, dict[str, Any]]:
-    """The cameras, and their inputs beside view matrices and intrinsics.
+    """Returns the cameras, and their inputs besides view matrices and intrinsics.
 
     Args:
         views: the cameras.
-        sizes: the sizes before [4, 4] of all view matrices; their product is V.
-        arrays: the framework's.
-        lens: coefficients by their names, in place of those of the cameras; None: there are none.
-        viewmats_end: poses at the end of the exposure, likewise.
-        rays: rays of pixels, likewise.
+        sizes: the leading sizes of the view matrices [.., 4, 4]; their product is V.
+        arrays: the framework's operations.
+        lens: coefficients by name, which replace those of the cameras; None: keep the cameras' own.
+        viewmats_end: poses at the end of the exposure, which replace those of the cameras; None: keep them.
+        rays: rays of pixels, which replace those of the cameras; None: keep them.
     """
     matrices, inputs = views.matrices, dict[str, Any]()
     count = math.prod(sizes)
@@ -188,7 +188,7 @@ def sensor_inputs(
 
 
 def _of_each_scene(matrices: ViewMatrices, sizes: Sequence[int]) -> ViewMatrices:
-    """Cameras that were passed, for each scene of a batch."""
+    """Repeats the passed cameras for each scene of a batch."""
     count = len(matrices.distortion)
     if count not in (0, sizes[-1]):
         text = f"expected one for each camera, of which there are {count}, got {sizes[-1]}"

@@ -31,7 +31,7 @@ CAMERA_INPUTS = ("view", "projection", "position", "view_end")
 class ViewMatrices:
     """OpenCV's cameras: "view" [.., 4, 4] are view matrices, "projection" [.., 3, 3] the intrinsics K.
 
-    `width` and `height` are in pixels; `distortion` has one row of coefficients for each camera, or no rows.
+    `width` and `height` are in pixels; `distortion` has one row of coefficients per camera, or no rows.
     """
 
     width: int
@@ -40,7 +40,7 @@ class ViewMatrices:
     distortion: tuple[tuple[float, ...], ...] = ()
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """Return one camera for each pair of matrices."""
+        """Returns one camera for each pair of matrices."""
         views, intrinsics = _present(inputs["view"]).reshape(-1, 4, 4), _present(inputs["projection"]).reshape(-1, 3, 3)
         cameras = []
         for view, k, row in zip(views, intrinsics, self.distortion or ((),) * len(views), strict=True):
@@ -49,7 +49,7 @@ class ViewMatrices:
         return tuple(cameras)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
-        """Returns the gradients of the matrices; those of the last row of a view, and of K's fixed entries, are 0."""
+        """Returns the gradients of the matrices; those of a view's last row and of K's fixed entries are 0."""
         count = len(found.camera_intrinsics)
         view, intrinsics = np.zeros((count, 4, 4), np.float32), np.zeros((count, 3, 3), np.float32)
         view[:, :3, :3], view[:, :3, 3] = found.camera_rotation, found.camera_translation
@@ -64,7 +64,7 @@ _OF_INRIA = CAMERA_INPUTS[:3]
 class InriaMatrices:
     """Inria's camera: "view" and "projection" are its two matrices [4, 4], "position" [3] is its centre.
 
-    `width` and `height` are in pixels; the other fields are tangents of half the field of view.
+    `width` and `height` are in pixels; `tan_fov_x` and `tan_fov_y` are tangents of half the field of view.
     """
 
     width: int
@@ -73,13 +73,13 @@ class InriaMatrices:
     tan_fov_y: float
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """The camera of the matrices."""
+        """Returns the camera of the matrices."""
         view, projection, position = (_present(inputs[name]) for name in _OF_INRIA)
         size = self.width, self.height
         return (Camera.inria(view, projection, position, self.tan_fov_x, self.tan_fov_y, *size),)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
-        """The gradients of the matrices, as the worker returns them."""
+        """Returns the gradients of the matrices, unchanged from the worker."""
         arrays = (found.camera_view, found.camera_projection, found.camera_position)
         return dict(zip(_OF_INRIA, arrays, strict=True))
 
@@ -103,7 +103,7 @@ def check_matrices(viewmats: Array, intrinsics: Array) -> None:
 
 
 def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:
-    """Rows of coefficients from [k], which all cameras share, or [.., C, k]; empty for None."""
+    """Returns rows of coefficients from [k], which all cameras share, or [.., C, k]; empty for None."""
     if distortion is None:
         return ()
     array: Float64 = np.asarray(to_numpy("distortion", distortion), np.float64)
@@ -124,7 +124,7 @@ def _present(array: Array | None) -> Array:
 
 # The tensors of the scene, named as in the protocol.
 SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
-# The matrices [T, 4, 4] of slices; at the end of the exposure, where none moves: None.
+# The matrices [T, 4, 4] of slices, and those at the end of the exposure, None if no slice moves.
 TRANSFORM_INPUTS = ("transforms", "transforms_end")
 # All differentiable inputs of a rendering.
 INPUTS = (*SCENE_INPUTS, "background", *TRANSFORM_INPUTS, *CAMERA_INPUTS, *LENS_INPUTS, RAYS)
@@ -142,9 +142,9 @@ _SOURCES = {
     "surface_normals": ("depth", "transmittance"),
 }
 _ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
-# Lower bound of the divisor of expected depths.
+# Lower bound of the alpha by which expected depths are divided.
 LEAST_ALPHA = 1e-10
-# Row and column of the six numbers of a symmetric matrix, in the order of the protocol.
+# Rows and columns of the six numbers of a symmetric matrix, in the order of the protocol.
 ROWS, COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
 
@@ -154,16 +154,16 @@ class GaussianCall(RemoteCall):
 
     Attributes:
         client: the client to use.
-        settings: the engine's settings; a background and transforms among the inputs stand in for theirs.
+        settings: the engine's settings; a background and transforms among the inputs replace the ones here.
         cameras: makes the cameras from their matrices.
         outputs: the outputs to transfer.
         batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
         slices: (begin, end) of each transform.
-        moving: the transforms that have a matrix at the end; "transforms_end" has one for each of these.
+        moving: indices of the transforms with a matrix at the end of the exposure, as in "transforms_end".
         gradient_format: wire format of gradients per Gaussian.
-        sparse: transfer only non-zero rows of gradients.
+        sparse: transfer only nonzero rows of gradients.
         spread: divide the cameras among several workers.
-        scene: a stored scene, which has the inputs of the scene that are None.
+        scene: a stored scene, which supplies the scene's inputs that are None.
     """
 
     client: Client
@@ -184,17 +184,18 @@ class GaussianCall(RemoteCall):
         return frozenset((*IMAGES, "means2d"))
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders all cameras; results have one axis of cameras, those of the first scene first.
+        """Renders all cameras; results have one camera axis, beginning with the cameras of the first scene.
 
         Args:
-            inputs: by the names of `INPUTS`: those of the scene with the leading sizes `batch`, float32; background [D]
-                or [.., C, D], transforms [T, 4, 4], transforms_end [M, 4, 4], and the arrays that `cameras` expects.
+            inputs: arrays by the names of `INPUTS`: the scene's tensors with the leading sizes `batch`, float32;
+                background [D] or [.., C, D], transforms [T, 4, 4], transforms_end [M, 4, 4], and the arrays that
+                `cameras` expects.
             retain: keep the forward state for a backward pass.
         """
         return self.client._rendered(self.request(inputs), retain, self.spread)
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
-        """The request of the rendering, for the inputs of `run`."""
+        """Returns the request of the rendering, for the inputs of `run`."""
         tensors = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
             scenes, rest = math.prod(self.batch), len(self.batch)
@@ -239,7 +240,7 @@ class GaussianCall(RemoteCall):
             every = self.cameras.gradients(found)
             arrays.update({name: every[name] for name in of_cameras if name in every})
             if isinstance(self.cameras, SensorMatrices):
-                # The way back through a windshield counts along rays alone.
+                # The worker returns no gradients for unused coefficients: a windshield's inverse matters only for rays.
                 unused = {
                     name: count for name, count in self.cameras.counts if name in of_cameras and name not in every
                 }
@@ -259,12 +260,12 @@ def _dense(found: Gradients, name: str, request: RenderRequest) -> Array:
 
 
 def moving_slices(transforms: Sequence[Sequence[Any]]) -> tuple[int, ...]:
-    """The numbers of the transforms (begin, end, matrix, matrix_end) that have a matrix at the end."""
+    """Returns the indices of the transforms (begin, end, matrix, matrix_end) that have a `matrix_end`."""
     return tuple(k for k, entry in enumerate(transforms) if len(entry) > 3 and entry[3] is not None)
 
 
 def used_coefficients(sh_degree: int, stored: int) -> int:
-    """Returns how many of the `stored` coefficients of colors a degree uses; the others are not transferred."""
+    """Returns how many of the `stored` coefficients of `colors` a degree uses; the rest are not transferred."""
     used = (sh_degree + 1) ** 2
     if not 0 <= sh_degree <= 4 or stored < used:
         raise InvalidArgument.of(
@@ -281,7 +282,7 @@ def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_ray_outputs(settings: GaussianSettings, wanted: Iterable[str]) -> None:
-    """Raises InvalidArgument for outputs along rays without rays; surfels are hit by rays."""
+    """Raises InvalidArgument for outputs that need rays if the settings use none; surfels always use rays."""
     for name in wanted:
         if name in _ON_RAYS and settings.response != "ray" and settings.primitive != "surfel":
             raise InvalidArgument.of("outputs", f'{name} needs response="ray"; pass it, or leave {name} out')

@@ -1,4 +1,4 @@
-"""Sensors of the operators: cameras from matrices and coefficients that have gradients."""
+"""Sensors of the operators: cameras from differentiable matrices and coefficients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lumigrad.client.values.lenses import (
     Windshield,
 )
 
-# Coefficients by their names in the protocol, there after "lens_" and "windshield_".
+# Names of coefficients; the protocol prefixes them with "lens_" or "windshield_".
 OF_LENS = (
     "radial",
     "tangential",
@@ -35,33 +35,35 @@ OF_LENS = (
     "linear",
 )
 OF_WINDSHIELD = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
-# Tables, there after "lidar_".
+# Names of a lidar's tables; the protocol prefixes them with "lidar_".
 OF_LIDAR = ("elevations", "azimuths", "offsets")
 LENS_INPUTS = (*OF_LENS, *OF_WINDSHIELD, *OF_LIDAR)
 RAYS = "rays"
-# K of an f-theta lens counts the centre of the first pixel as 0.
+# In K of an f-theta lens, the centre of the first pixel is at 0; elsewhere it is at this coordinate.
 F_THETA_CENTER = 0.5
 
 
 @dataclass(frozen=True)
 class SensorMatrices:
-    """Sensors, V of them.
+    """V sensors that differ only in their arrays.
 
-    The inputs are "view" and, with a rolling shutter, "view_end" [.., 4, 4], "projection" [.., 3, 3], the intrinsics
-    K, those of `LENS_INPUTS` that the lens has, [V, k], and "rays" [.., H, W, 6], in place of those of the pixels.
+    The inputs are "view" and, with a rolling shutter, "view_end" [.., 4, 4], the intrinsics K as "projection"
+    [.., 3, 3], the coefficients [V, k] of `LENS_INPUTS` that the lens has, and "rays" [.., H, W, 6], which replace the
+    lens's own rays.
 
     Attributes:
         width: picture width, pixels.
         height: picture height, pixels.
         model: "pinhole", "orthographic", "fisheye", "ftheta" or "lidar".
-        shutter: how rows are exposed.
-        row_time: when a point is exposed.
-        domain: up to where the lens is valid.
-        reference: of an f-theta lens.
-        max_angle: of an f-theta lens, or a fisheye, radians; None: as far as the polynomial of a fisheye rises.
+        shutter: the order in which rows or columns are exposed.
+        row_time: when a point is exposed, see `SensorModel`.
+        domain: how far from the axis the lens is valid.
+        reference: the polynomial that defines an f-theta lens.
+        max_angle: the largest visible angle of an f-theta or fisheye lens, radians; None: as far as the polynomial of a
+            fisheye rises.
         counts: the number of coefficients of each input.
-        direction: of a lidar.
-        behind: whether a fisheye shows what is behind it.
+        direction: the direction in which a lidar spins.
+        behind: whether a fisheye shows points behind it.
     """
 
     width: int
@@ -77,7 +79,7 @@ class SensorMatrices:
     behind: bool = False
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """Return one camera for each pair of matrices."""
+        """Returns one camera for each pair of matrices."""
         views, ends = (_stack(inputs[name], (4, 4)) for name in ("view", "view_end"))
         intrinsics = _stack(inputs["projection"], (3, 3))
         assert views is not None and intrinsics is not None
@@ -130,7 +132,7 @@ class SensorMatrices:
         return PinholeLens(**film)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
-        """The gradients of the matrices and coefficients, those that were computed; 0 for fixed entries."""
+        """Returns the computed gradients of matrices and coefficients; they are 0 for fixed entries."""
         arrays: dict[str, Array] = {}
         for name, suffix in (("view", ""), ("view_end", "_end")):
             if f"camera_rotation{suffix}" in found:

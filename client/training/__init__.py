@@ -1,4 +1,4 @@
-"""Training on the worker, which holds the parameters, the optimiser and optionally the loss."""
+"""Training on a worker, which holds the parameters, the optimiser and optionally the loss."""
 
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 from lumigrad.client.training.results import DensityReport, Images, Statistics, StepResult

@@ -1,4 +1,4 @@
-"""The part of `Client` that starts trainings, and the views that trainings use."""
+"""The methods of `Client` that start trainings, and the views that trainings use."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 
-# Concurrent transfers; hashes are computed during the round trips of others.
+# Concurrent transfers: the hash of one image is computed while others are transferred.
 _TRANSFERS = 4
 
 
 class TargetImages:
-    """The target images of views, or functions that return them, to store them again if a worker has lost them."""
+    """The target images of views, or functions that return them; kept to store them again if a worker loses them."""
 
     def __init__(self, target_images: Sequence[Any]) -> None:
-        """`target_images`: for each view a TargetImage, the handle of a stored one, an image, or a function."""
+        """Takes for each view a TargetImage, the handle of a stored one, an image, or a function that returns one."""
         self._target_images = [each if callable(each) else _target_image(each) for each in target_images]
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class TargetImages:
             try:
                 return [store.get(digest, True, call, field="content_hash").scene]
             except SceneNotFound:
-                # The store has evicted the scene, but the training keeps it in memory.
+                # The store has evicted the target image, but the training keeps it in memory.
                 return []
 
         return TargetImages([image for found in _each(get, dict.fromkeys(hashes)) for image in found])
@@ -81,7 +81,7 @@ class TargetImages:
 
         def put(given: TargetImage | SceneHandle | Callable[[], Any]) -> str:
             image = _target_image(given()) if callable(given) else given
-            # Each has its own time-out, which does not count the reading of photographs.
+            # Each image has its own time-out, which excludes the time to read the photograph.
             own = call.renewed(call.timeout_s)
             return (store.put(image, own) if isinstance(image, TargetImage) else image).content_hash
 
@@ -94,9 +94,13 @@ class Views:
     def __init__(
         self, cameras: Sequence[Camera], target_images: Sequence[Any] | None, calibrations: Sequence[int] | None = None
     ) -> None:
-        """`target_images`: one for each camera, as `TargetImages` takes them; None: none.
+        """Stores the views, without uploading target images.
 
-        `calibrations`: for each camera a number that those of one lens share; None: equal lenses are one.
+        Args:
+            cameras: the cameras.
+            target_images: one for each camera, as for `TargetImages`; None: there are none.
+            calibrations: for each camera a number; cameras with the same number share a lens. None: cameras with equal
+                lenses share them.
         """
         self.cameras = tuple(cameras)
         for camera in self.cameras:
@@ -125,7 +129,7 @@ class Views:
             self._hashes = self._target_images.put(store, call)
 
     def messages(self) -> list[training_pb2.TrainingView]:
-        """The protobuf messages of the views; the target images must have been put."""
+        """Returns the protobuf messages of the views; the target images must have been put."""
         return [
             training_pb2.TrainingView(camera=camera_message(camera), target=digest, calibration=calibration)
             for camera, digest, calibration in zip(self.cameras, self._hashes, self._calibrations, strict=True)
@@ -152,7 +156,7 @@ _START_ID_BYTES = 16
 
 
 class TrainingCalls(Cancellable):
-    """Trainings on the worker."""
+    """Starts and resumes trainings on the worker."""
 
     _workers: Pool
 
@@ -185,48 +189,49 @@ class TrainingCalls(Cancellable):
         timeout_s: float | None = None,
         **fields: Unpack[RenderFields],
     ) -> Trainer:
-        """Begins to train a scene on the worker, which keeps parameters, optimiser and, with target images, the loss.
+        """Starts a training on the worker, which holds the parameters, the optimiser and, with target images, the loss.
 
         Args:
             scene: the initial scene: a handle, or spheres or Gaussians, which are stored. Only one client at a time may
                 train a scene.
             cameras: the views, numbered from 0.
             target_images: one for each view: `TargetImage`s, their handles, or images [H, W, K], uint8 or float32. A
-                function in place of one returns it when it is sent, so that only a few are in memory; it is called in
-                other threads, and again if the worker has lost the image. None: there are none, and
-                `Trainer.batches` returns the images for the client's own loss.
-            settings: of the renderings, as for `render`; without transforms.
+                function instead of an image returns it when it is sent, so that only a few images are in memory; it is
+                called in other threads, and again if the worker has lost the image. None: `Trainer.batches` returns
+                the rendered images for the client's own loss.
+            settings: settings of the renderings, as for `render`, without transforms.
             loss: the loss between renderings and target images; None: 0.8 L1 + 0.2 (1 - SSIM).
             total_steps: the number of steps over which the default rates of positions fall to a hundredth.
-            rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
-                "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
-                "radii" (logarithms), "opacities" (logits). Other parameters are not optimised. None: default rates.
+            rates: learning rates by parameter: for Gaussians "means", "quats", "scales" (logarithms), "opacities"
+                (logits) and "sh0", "sh_rest" or "colors"; for spheres "positions", "colors", "radii" (logarithms),
+                "opacities" (logits). Other parameters are not optimised. None: default rates.
             refine_poses: learning rate of the poses of OpenCV cameras and sensors, in radians and scene units. Adam
                 moves a pose by about the rate in each step of its view, so choose the expected error divided by a
-                quarter of the number of steps of a view: 1e-3 for an error of 0.05 and 200 steps. None: fixed.
-            refine_end_poses: the same for the poses at the end of rolling shutters; None: a motion that `refine_poses`
-                finds moves both ends.
-            refine_intrinsics: rate for focal lengths and principal points, in units of the focal length: 1e-4 of 500
-                pixels is 0.05 pixels a step; None: they are fixed.
-            refine_lenses: rate for the coefficients of the lenses and windshields of sensors, see docs/training.md. A
-                lens has those that it was made with: `radial=(0, 0)` are two. None: they are fixed.
-            calibrations: for each camera a number: those with the same one share intrinsics and lens, and may differ in
-                picture size; None: cameras of one size whose intrinsics and lenses are equal share them.
-            refine_exposures: rate for an affine transform of the colours of each view; None: there is none.
+                quarter of the number of steps per view: 1e-3 for an error of 0.05 and 200 steps. None: poses are fixed.
+            refine_end_poses: learning rate of the poses at the end of rolling shutters; None: `refine_poses` moves both
+                ends together.
+            refine_intrinsics: learning rate of focal lengths and principal points, in units of the focal length: 1e-4
+                of 500 pixels is 0.05 pixels per step; None: they are fixed.
+            refine_lenses: learning rate of the coefficients of lenses and windshields of sensors, see docs/training.md.
+                A lens has the coefficients that it was made with: `radial=(0, 0)` are two. None: they are fixed.
+            calibrations: for each camera a number; cameras with the same number share intrinsics and lens, and may
+                differ in image size. None: cameras with equal size, intrinsics and lens share them.
+            refine_exposures: learning rate of an affine transform of the colours of each view; None: there is none.
             density: density control, which adds and removes Gaussians; None: there is none.
             extent: the radius of the region around the cameras, scene units, for default rates and density control;
                 None: computed from the cameras' positions.
             betas: betas of Adam.
             epsilon: epsilon of Adam.
             visible_only: leave primitives that are not visible in a step, and their moments, unchanged.
-            pool_bytes: of the device's memory, for parameters and moments of the Gaussians near the views of a step,
-                while all are in a file of the worker's spool; see docs/training.md. 0: all are in the device's memory.
-            sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
+            pool_bytes: device memory for the parameters and moments of the Gaussians near the views of a step, while
+                all Gaussians are in a file of the worker's spool; see docs/training.md. 0: all are in device memory.
+            sh_degree_every: begin with spherical harmonics of degree 0, and add a degree after every so many steps; 0:
+                use all degrees at once.
             seed: the seed of all random numbers.
-            snapshot_every: steps between snapshots into the worker's spool, the first before the first step; 0: only
+            snapshot_every: steps between snapshots in the worker's spool, the first before the first step; 0: only
                 those of `Trainer.snapshot`, and one when the worker is stopped.
             timeout_s: time-out of each reply, seconds; None: the client's.
-            fields: of the settings, by name, as for `render`.
+            fields: fields of the settings by name, as for `render`.
 
         Raises:
             TrainingHeld: another client is training the scene.
@@ -249,7 +254,7 @@ class TrainingCalls(Cancellable):
                 seed=whole_number("seed", seed, 0, (1 << 64) - 1),
                 snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
                 pool_bytes=whole_number("pool_bytes", pool_bytes, 0, _MOST),
-                # Ids stand for content, which another program may have put too.
+                # Ids are hashes of content, and another program may have put the same content.
                 keeps_shared_scene=not isinstance(scene, SceneHandle),
             )
             _set_rendering(spec, handle if handle.scene is None else scene, views, settings, fields)
@@ -286,15 +291,15 @@ class TrainingCalls(Cancellable):
         target_images: Sequence[Any] | None = None,
         timeout_s: float | None = None,
     ) -> Trainer:
-        """Resumes a training that was left by `close(finish=False)` or an error, or whose client was lost.
+        """Resumes a training after `close(finish=False)`, an error, or the loss of its client.
 
-        A client that still used the training gets `TrainingHeld`.
+        A client that still uses the training gets `TrainingHeld`.
 
         Args:
             training_id: its `Trainer.training_id`.
             lease: its `Trainer.lease`.
-            target_images: those of the views, as for `trainer`, for a worker that has lost them; None: they are
-                downloaded from the worker if the training has snapshots, which continue at their interval.
+            target_images: the target images of the views, as for `trainer`, for a worker that has lost them; None: they
+                are downloaded from the worker if the training has snapshots, which continue at their interval.
             timeout_s: time-out of each reply, seconds; None: the client's.
 
         Raises:
@@ -383,7 +388,7 @@ def _set_rendering(
 
 
 def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
-    """The tensor names of the scene; the usual ones if the client has no copy of it."""
+    """Returns the tensor names of the scene, or the usual ones if the client has no copy of it."""
     if isinstance(handle.scene, Spheres | Gaussians):
         return tuple(handle.scene.tensors)
     return ("sh",)

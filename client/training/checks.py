@@ -1,4 +1,4 @@
-"""Checks the arguments of training steps before anything is sent, so that a typing error ends no stream."""
+"""Checks the arguments of training steps before anything is sent, so that a typo does not end a stream."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lumigrad.v1 import tensor_pb2
 
 # Width and height of each view, pixels.
 Sizes = Sequence[tuple[int, int]]
-# A gradient as it travels, and its dtype; None: NumPy's.
+# A gradient in its wire format, and its dtype; None: NumPy's.
 Encoded = tuple[Array, tensor_pb2.DType | None]
 
 _MOST_STEPS = 1 << 40
 _SLOWEST, _FASTEST = 1e-6, 1e6
 _MOST_VIEWS = 1 << 16
-# Images of each kind of scene; whether a training's scene has one of them, the worker knows.
+# The images of any kind of scene; the worker checks whether the training's scene has them.
 _OUTPUTS = (
     *("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "hit_distance"),
     *("expected_hit_distance", "median_depth", "normals", "distortion", "surface_normals"),
@@ -29,17 +29,17 @@ _BYTES = ("color", "alpha")
 
 
 def step_count(count: Any) -> int:
-    """The number of steps."""
+    """Returns the checked number of steps."""
     return whole_number("count", count, 0, _MOST_STEPS)
 
 
 def batch_size(batch: Any) -> int:
-    """The number of views that the worker chooses for a step."""
+    """Returns the checked number of views that the worker chooses for a step."""
     return whole_number("batch", batch, 1, _MOST_VIEWS)
 
 
 def step_pace(pace: Any) -> float:
-    """The pace of the schedules."""
+    """Returns the checked pace of the schedules."""
     given = number("pace", pace)
     if not _SLOWEST <= given <= _FASTEST:
         raise InvalidArgument.of("pace", f"expected {_SLOWEST:g} to {_FASTEST:g}, got {given:g}")
@@ -47,9 +47,9 @@ def step_pace(pace: Any) -> float:
 
 
 def step_views(views: Any, count: int, sizes: Sizes | None) -> list[tuple[int, ...]]:
-    """The views of each of `count` steps, of which the worker chooses those that are empty.
+    """Returns the checked views of each of `count` steps; an empty tuple lets the worker choose.
 
-    `sizes` are those of all views; None: only the worker knows them.
+    `sizes` are the image sizes of all views; None: only the worker knows them.
     """
     if views is None:
         return [()] * count
@@ -62,7 +62,7 @@ def step_views(views: Any, count: int, sizes: Sizes | None) -> list[tuple[int, .
 
 
 def one_steps_views(views: Any, sizes: Sizes | None) -> tuple[int, ...]:
-    """The views of a single step; empty: the worker chooses."""
+    """Returns the checked views of a single step; empty: the worker chooses."""
     return _views_of("views", views, sizes, "pass the numbers of the step's views, e.g. [0, 2]")
 
 
@@ -81,7 +81,7 @@ def _views_of(name: str, views: Any, sizes: Sizes | None, advice: str) -> tuple[
 
 
 def step_outputs(outputs: Any, image_format: Any, *, needs_one: bool = False) -> tuple[str, ...]:
-    """The names of the images that a step returns; with `needs_one` at least one."""
+    """Returns the checked names of the images that a step returns; with `needs_one` at least one."""
     given = names("outputs", outputs)
     for name in given:
         one_of("outputs", name, _OUTPUTS)
@@ -97,7 +97,7 @@ def step_outputs(outputs: Any, image_format: Any, *, needs_one: bool = False) ->
 def encoded_gradients(
     images: Mapping[str, Array], gradients: Mapping[str, Any], gradient_format: WireFormat
 ) -> dict[str, Encoded]:
-    """The gradients of a batch's images, by name, as they travel."""
+    """Checks the gradients of a batch's images and returns them by name, in their wire format."""
     one_of("gradient_format", gradient_format, get_args(WireFormat))
     if not gradients:
         raise InvalidArgument.of("gradients", f"expected at least one of {', '.join(images)}, got none")

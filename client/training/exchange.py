@@ -1,4 +1,4 @@
-"""RPC of a training: sends requests and receives their replies until it breaks."""
+"""The RPC of a training: sends requests and receives their replies until the RPC breaks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _END_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Request:
-    """A request, which may be sent several times: its tensors are encoded anew each time.
+    """A request, which may be sent several times; its tensors are encoded anew each time.
 
     Attributes:
-        number: the step that it belongs to; None: it belongs to no step.
+        number: the first step that it belongs to; None: it belongs to no step.
         replies: the number of expected replies.
-        gradients: the tensors of a StepGradients by name, as they travel, and their dtypes; None: NumPy's.
+        gradients: the tensors of a StepGradients by name, in their wire format, and their dtypes (None: NumPy's).
         delivered: the number of replies that were delivered.
     """
 
@@ -49,18 +49,18 @@ class Request:
 
     @property
     def steps(self) -> int:
-        """The number of steps from `number` on that it asks for; each has a reply of its own."""
+        """The number of requested steps, from `number` on; each has its own reply."""
         return int(self.message.step.count) or 1
 
     @property
     def undelivered(self) -> int | None:
-        """The first step whose reply was not delivered; None: it belongs to no step."""
+        """The first step whose reply was not delivered; None: the request belongs to no step."""
         if self.number is None:
             return None
         return self.number + (self.delivered if self.message.step.count else 0)
 
     def divided(self, number: int) -> tuple[Request, Request]:
-        """The requests for its steps before a step, and for the others; both must be some."""
+        """Splits it into requests for the steps before `number` and for the rest, neither of which may be empty."""
         assert self.number is not None
         count, views = number - self.number, list(self.message.step.views)
         size = len(views) // self.steps
@@ -87,11 +87,11 @@ class Request:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether it, or a reply to it, has tensors that may be large."""
+        """Whether the request or one of its replies has tensors that may be large."""
         return bool(self.gradients or self.message.step.outputs or self.message.HasField("get_scene"))
 
     def encoded(self, trip: StreamTrip) -> training_pb2.TrainRequest:
-        """The message to send, its tensors written to the trip's payload."""
+        """Returns the message to send, with its tensors written to the trip's payload."""
         message = training_pb2.TrainRequest(lane=trip.lane_name)
         message.MergeFrom(self.message)
         for name, (array, dtype) in self.gradients.items():
@@ -102,7 +102,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """Reply that is complete."""
+    """A complete reply."""
 
     message: training_pb2.TrainReply
     reader: PayloadReader
@@ -115,24 +115,23 @@ class TrainReply:
 
 @dataclass(eq=False)
 class _Sent:
-    """The way of a request and its replies."""
+    """A request in flight: the transport of its payloads, and the number of missing replies."""
 
     trip: StreamTrip
-    # Replies that have not arrived.
     missing: int
 
 
 class Exchange:
-    """An RPC until it breaks or is closed. Large tensors travel through shared memory, if the worker is here."""
+    """One RPC, until it breaks or is closed. Large tensors travel through shared memory if the worker is local."""
 
     def __init__(self, connection: Connection, call: Call, timeout_s: float) -> None:
-        """Starts the RPC of a call; `timeout_s` is how long a reply may take."""
+        """Starts the RPC of a call; `timeout_s` is the time-out of each reply."""
         self._connection = connection
         self._target = connection.target
         self._timeout_s = timeout_s
         self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
-        # Lanes have time limits of their own.
+        # The infinite time-out is harmless: lanes have their own time limits.
         self._lane_call = Call(math.inf, affinity=call.affinity)
         self._lock = threading.Lock()
         self._sent: deque[_Sent] = deque()
@@ -142,7 +141,7 @@ class Exchange:
         threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
 
     def send(self, request: Request, *, has_lanes: bool) -> None:
-        """Sends a request after those before it, by a lane if it `has_lanes`; does not wait for the reply."""
+        """Queues a request, through a lane if the training `has_lanes`; does not wait for the reply."""
         trip = self._connection.lanes.trip(self._lane_call) if has_lanes and request.has_tensors else StreamTrip()
         try:
             message = request.encoded(trip)
@@ -203,7 +202,7 @@ class Exchange:
         except ProtocolError as failed:
             error = Internal(f"the worker at {self._target} broke the contract: {failed}")
         finally:
-            # Replies will not arrive for the requests that are left: their shared memory is released.
+            # The remaining requests get no replies; release their shared memory.
             with self._lock:
                 self._is_over = True
             while self._sent:
@@ -236,7 +235,7 @@ class Exchange:
 
 
 def _each_step(message: training_pb2.TrainReply) -> Iterator[training_pb2.TrainReply]:
-    """A reply for each step of one with several, with its share of the time."""
+    """Splits a reply to several steps into one reply per step, each with an equal share of the time."""
     share = 1.0 / max(len(message.steps.done), 1)
     timings = timings_pb2.Timings(total_milliseconds=message.timings.total_milliseconds * share)
     for stage in message.timings.stages:

@@ -21,22 +21,22 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDensity:
-    """Adaptive density control (Kerbl et al. 2023): blurred Gaussians are cloned or split, faint ones pruned.
+    """Adaptive density control (Kerbl et al. 2023): clones or splits Gaussians with large gradients, prunes faint ones.
 
     Attributes:
         start: first step at which Gaussians are added and pruned.
-        stop: last such step.
+        stop: last step at which Gaussians are added and pruned.
         every: interval, steps.
-        reset_every: opacities are clamped to twice `prune_opacity` every so many steps; 0: never.
+        reset_every: interval at which opacities are clamped to twice `prune_opacity`, steps; 0: never.
         pause_after_reset: number of steps after a reset in which no Gaussians are added.
         grow_gradient: threshold for the mean norm of the gradient of a projected centre, in normalised device
             coordinates.
         grow_scale: Gaussians larger than this fraction of the scene's extent are split, smaller ones cloned.
         prune_scale: Gaussians larger than this fraction of the extent are pruned after the first reset.
-        prune_opacity: less opaque Gaussians are pruned.
+        prune_opacity: Gaussians with a lower opacity are pruned.
         grow_screen: Gaussians with a larger radius, as a fraction of the image, are split before `screen_stop`.
         prune_screen: Gaussians with a larger radius, as a fraction of the image, are pruned before `screen_stop`.
-        screen_stop: step; 0: sizes in the image are ignored.
+        screen_stop: step before which sizes in the image count; 0: they are ignored.
         absolute_gradients: sum absolute values over the pixels (Ye et al. 2024); use a larger `grow_gradient`, 8e-4.
         revised_opacity: compute opacities of split Gaussians as in Bulo et al. (2024).
         max_count: maximum number of Gaussians; 0: the worker's limit.
@@ -62,7 +62,7 @@ class AdaptiveDensity:
     max_count: int = 0
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The protobuf message; `extent` is the radius of the region around the cameras, scene units."""
+        """Returns the protobuf message; `extent` is the radius of the region around the cameras, scene units."""
         values = _checked(self)
         most = values.pop("max_count")
         return density_pb2.DensityControl(adaptive=density_pb2.DefaultStrategy(**values), extent=extent, max_count=most)
@@ -77,11 +77,11 @@ class Mcmc:
     Attributes:
         cap: maximum number of Gaussians.
         start: first step at which Gaussians are moved and added.
-        stop: last such step.
+        stop: last step at which Gaussians are moved and added.
         every: interval, steps.
         noise: scale of the noise that each step adds to the means, relative to their learning rate.
-        min_opacity: less opaque Gaussians are dead.
-        growth: relative growth of their number each time.
+        min_opacity: Gaussians with a lower opacity are dead.
+        growth: relative growth of the number of Gaussians each time.
 
     Example:
         density, loss = Mcmc(cap=100_000), Loss(opacity=0.01, scale=0.01)
@@ -96,12 +96,12 @@ class Mcmc:
     growth: float = 0.05
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The protobuf message; `extent` is the radius of the region around the cameras, scene units."""
+        """Returns the protobuf message; `extent` is the radius of the region around the cameras, scene units."""
         return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**_checked(self)), extent=extent)
 
 
 def warn_of_room(density: AdaptiveDensity | Mcmc, count: int) -> None:
-    """Warns of a training that begins with more Gaussians than density control may make; those stay."""
+    """Warns if a training begins with more Gaussians than density control allows; they stay, but none are added."""
     most = density.cap if isinstance(density, Mcmc) else density.max_count
     if 0 < most < count:
         name = "cap" if isinstance(density, Mcmc) else "max_count"
@@ -116,7 +116,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def _checked(options: AdaptiveDensity | Mcmc) -> dict[str, Any]:
-    """The values of options by name; raises InvalidArgument for those that are not of their type."""
+    """Returns the values of options by name; raises InvalidArgument for values of the wrong type."""
     values: dict[str, Any] = {}
     for field in fields(options):
         value = getattr(options, field.name)
@@ -133,12 +133,12 @@ class Rate:
     """A learning rate that changes log-linearly, step by step.
 
     Attributes:
-        initial: the rate of step 0.
-        final: the rate of step `steps` and all later ones; None: the rate is constant.
+        initial: the rate at step 0.
+        final: the rate from step `steps` on; None: the rate is constant.
         steps: the number of steps of the change, at least 1 with a final rate.
 
     Raises:
-        InvalidArgument: a rate of a change is not above 0, or it has no steps.
+        InvalidArgument: with a final rate, a rate is not above 0, or `steps` is less than 1.
 
     Example:
         rate = Rate(1.6e-4, final=1.6e-6, steps=30_000)
@@ -161,13 +161,13 @@ class Rate:
         vars(self).update(final=final, steps=whole_number("steps", self.steps, 1, _MOST))
 
     def at(self, step: int) -> float:
-        """The rate of a step, counted from 0."""
+        """Returns the rate at a step, counted from 0."""
         if self.final is None:
             return self.initial
         return float(self.initial * (self.final / self.initial) ** min(step / self.steps, 1.0))
 
     def message(self) -> training_pb2.Rate:
-        """The protobuf message."""
+        """Returns the protobuf message."""
         return training_pb2.Rate(initial=self.initial, final=self.final or 0.0, steps=self.steps)
 
 
@@ -177,22 +177,22 @@ class Loss:
 
     Attributes:
         l1: weight of |color - color of the target image|.
-        l2: weight of its square.
+        l2: weight of (color - color of the target image)^2.
         dssim: weight of 1 - SSIM (Wang et al. 2004; window 11, sigma 1.5).
         padding: "same": SSIM of every pixel, with zeros around the image; "valid": only where the window fits.
-        depth: weight of |expected depth - depth of the target image|, scene units, where the latter is known;
+        depth: weight of |expected depth - depth of the target image|, scene units, where the target's depth is known;
             Gaussians only.
         alpha: weight of |alpha - mask|.
         opacity: weight of the mean opacity of all primitives.
         scale: weight of the mean scale of Gaussians, or radius of spheres, scene units.
-        normal: of surfels, weight of alpha - normals . surface_normals, which is 0 where each surfel lies in the
-            surface that the depth describes (Huang et al. 2024); the paper has 0.05.
-        distortion: of surfels, weight of the distortion, scene units, which is 0 where all that a ray hits is at one
+        normal: for surfels: weight of alpha - normals . surface_normals, which is 0 where each surfel lies in the
+            surface that the depth describes (Huang et al. 2024); the paper uses 0.05.
+        distortion: for surfels: weight of the distortion, scene units, which is 0 where all hits of a ray are at one
             depth.
-        surface_start: first step in which these two count.
+        surface_start: first step in which `normal` and `distortion` count.
 
     Example:
-        loss = Loss(l1=1.0, dssim=0.0, depth=0.1)  # of photographs with depths
+        loss = Loss(l1=1.0, dssim=0.0, depth=0.1)  # for photographs with depths
     """
 
     l1: float = 0.8
@@ -208,7 +208,7 @@ class Loss:
     surface_start: int = 0
 
     def message(self) -> training_pb2.Loss:
-        """The protobuf message."""
+        """Returns the protobuf message."""
         if self.padding not in _PADDINGS:
             raise InvalidArgument.of("padding", f"expected {' or '.join(_PADDINGS)}, got {self.padding!r}")
         start = whole_number("surface_start", self.surface_start, 0, _MOST)
@@ -221,7 +221,7 @@ Rates = Mapping[str, "Rate | float"]
 
 
 def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
-    """The protobuf messages of the rates, by parameter."""
+    """Returns the protobuf messages of the rates, by parameter."""
     return {
         name: (rate if isinstance(rate, Rate) else Rate(number(f"rates[{name!r}]", rate))).message()
         for name, rate in rates.items()
@@ -229,7 +229,7 @@ def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
 
 
 def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) -> dict[str, Rate | float]:
-    """Default rates: those of Kerbl et al. (2023) for Gaussians, and by analogy for spheres.
+    """Returns the default rates: those of Kerbl et al. (2023) for Gaussians, and analogous ones for spheres.
 
     `kind` is "gaussians" or "spheres"; `extent` the radius of the region around the cameras, scene units.
     """
@@ -246,7 +246,7 @@ def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) 
 
 
 def calibrations_of(cameras: Sequence[Camera]) -> list[int]:
-    """Return a number for each camera, the same for those of one size whose intrinsics and lenses are equal."""
+    """Returns a number for each camera; cameras with equal size, intrinsics and lens have the same number."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(_calibration(camera), len(numbers)) for camera in cameras]
 
@@ -255,14 +255,14 @@ def _calibration(camera: Camera) -> Hashable:
     model, size = camera.model, (camera.width, camera.height)
     if isinstance(model, OpenCVModel):
         return (model.fx, model.fy, model.cx, model.cy, model.projection, model.distortion, size)
-    # Others have nothing that could be refined.
+    # Other models have no intrinsics or lens that could be refined.
     return (model.lens, model.windshield, size) if isinstance(model, SensorModel) else id(camera)
 
 
 def extent_of(cameras: Sequence[Camera]) -> float:
-    """The radius of the region around cameras, scene units: 1.1 times the largest distance from their mean position.
+    """Returns the radius of the region around cameras: 1.1 times the largest distance from their mean, scene units.
 
-    For a single camera, 1.
+    For a single camera, returns 1.
     """
     positions = np.array([camera.model.eye for camera in cameras], np.float64)
     extent = 1.1 * float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max())

@@ -20,7 +20,7 @@ class Statistics:
     Attributes:
         norm: Euclidean norm.
         largest: largest absolute value.
-        not_finite: number of values that were not finite; their primitives were left unchanged.
+        not_finite: number of non-finite values; their primitives were left unchanged.
     """
 
     norm: float
@@ -75,8 +75,8 @@ class StepResult:
         count: the number of primitives after the step.
         visible: the number of primitives with gradients in the step.
         statistics: statistics of the gradients, by tensor of the scene.
-        density: the changes by density control; None: it was not due.
-        discarded: whether the gradients were discarded because their primitives had changed meanwhile.
+        density: the changes by density control; None: it did not run in this step.
+        discarded: whether the gradients were discarded because density control had changed their primitives meanwhile.
         images: the pictures, if requested.
         timings: how long the step took on the worker.
     """

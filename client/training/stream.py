@@ -42,9 +42,9 @@ def step_message(
     count: int = 0,
     pace: float = 0.0,
 ) -> training_pb2.Step:
-    """The protobuf message of a step; without `views` the worker chooses `batch` of them.
+    """Returns the protobuf message of a step; without `views` the worker chooses `batch` of them.
 
-    With `count` of so many steps, and `views` are those of all of them. `pace` 0 is 1.
+    With `count`, the message requests that many steps, and `views` are the views of all of them. A `pace` of 0 means 1.
     """
     one_of("image_format", image_format, _DTYPES)
     return training_pb2.Step(
@@ -60,25 +60,26 @@ def step_message(
 
 
 Restore = Callable[[Call], None]
-# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
+# Log records get the texts of errors, not the errors: a handler may keep records, and an error keeps its traceback's
+# frames with all their arrays.
 _log = logging.getLogger("lumigrad")
-# Limit of calls that break in a row without a reply; the step itself may be the cause.
+# Limit of consecutive calls that break without a reply, since the step itself may be the cause.
 _MOST_BROKEN = 8
-# The calls of the parent process, in a forked child.
+# In a forked child: the parent's calls, kept alive because gRPC must not destroy them here.
 _LEFT: list[Exchange | None] = []
 
 
 class TrainingStream:
     """Sends requests and delivers each reply once, in order.
 
-    Its calls are routed by `affinity`, and `cancellation` ends waiting; `resumed` counts how often the training was
-    resumed.
+    `affinity` is the routing key of its calls, `cancellation` ends waiting, and `resumed` counts how often the training
+    was resumed.
     """
 
     def __init__(
         self, connection: Connection, affinity: str, timeout_s: float, retry_s: float, restore: Restore
     ) -> None:
-        """`restore` uploads what the start of a training needs, if a new worker lacks it."""
+        """Stores the settings, without a call; `restore` uploads target images that a restarted worker lacks."""
         self._connection = connection
         self.affinity = affinity
         self.cancellation: Cancellation | None = None
@@ -89,17 +90,17 @@ class TrainingStream:
         self._requests: deque[Request] = deque()
         # Each expected reply, as its request and its number among the replies of that request.
         self._expected: deque[tuple[Request, int]] = deque()
-        # Replies that were received with the reply to a resumption.
+        # Replies that came with the reply to a resumption.
         self._ready: deque[TrainReply] = deque()
         self._started = training_pb2.TrainingStarted()
         # Earlier steps need not be repeated, because a snapshot includes them.
         self._kept_from = 0
-        # Steps from here on have no result yet.
+        # The first step without a result.
         self._undone = 0
         # Whether large tensors may travel through shared memory.
         self._may_use_lanes = True
         self.resumed = 0
-        # Whether the worker has refused a request, which ended the call.
+        # Whether the worker has refused a request and thereby ended the call.
         self.is_refused = False
         forks.follow(self)
 
@@ -109,12 +110,12 @@ class TrainingStream:
 
     @property
     def started(self) -> training_pb2.TrainingStarted:
-        """The worker's reply when the training began or was last resumed."""
+        """The worker's reply to the start or last resumption of the training."""
         return self._started
 
     @property
     def history_bytes(self) -> int:
-        """The size of the payloads that are kept to be sent again."""
+        """The size of the payloads that are kept for resending."""
         return sum(request.nbytes for request in self._requests)
 
     def call(self) -> Call:
@@ -122,7 +123,7 @@ class TrainingStream:
         return Call(self._timeout_s, affinity=self.affinity, cancellation=self.cancellation)
 
     def repeated(self, ask: Callable[[Call], T], call: Call | None = None) -> T:
-        """Returns what `ask` returns for a call to the training's worker, with retries; None: a new call."""
+        """Returns the result of `ask`, called with retries; `call` limits all attempts together, None: a new call."""
         call = call or self.call()
         attempts = Attempts(call, self._retry_s)
         while True:
@@ -132,7 +133,7 @@ class TrainingStream:
     def start(self, start: training_pb2.TrainingStart, call: Call | None = None) -> None:
         """Begins or resumes a training, with retries; a new one needs a `start_id`, so that it is begun only once.
 
-        `call`, within which this is done, must be routed as the stream; None: a new call.
+        `call` limits all attempts together and must be routed like the stream; None: a new call.
         """
         self._connection.check_own()
         self.repeated(partial(self._open, start), call)
@@ -147,7 +148,7 @@ class TrainingStream:
         self.is_refused = False
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
-        """Resumes the training and discards requests of steps from `number` on that were not done."""
+        """Resumes the training and discards requests for steps from `number` on; returns the worker's reply."""
         self._divide(number)
         is_before = (request for request in self._requests if request.number is None or request.number < number)
         self._requests = deque(is_before)
@@ -164,9 +165,9 @@ class TrainingStream:
             self._exchange.send(request, has_lanes=self._has_lanes)
 
     def drop_refused(self) -> int | None:
-        """Resumes the training without what was refused, and what was sent after it.
+        """Resumes the training without the refused request and all that were sent after it.
 
-        Returns the number of the next step; None: no step was left out.
+        Returns the number of the next step, or None if no step was dropped.
         """
         self.close()
         waiting = [
@@ -181,7 +182,8 @@ class TrainingStream:
         self._begin_again(min(waiting, default=None))
         number = max(min(waiting), self._started.step) if waiting else None
         if number is not None:
-            # Replies to steps that were done are lost; the steps may have to be repeated for a worker that dies.
+            # Replies to completed steps are lost. Their requests are kept, because a worker that dies has to repeat
+            # the steps.
             self._divide(number)
             self._requests = deque(request for request in self._requests if (request.number or 0) < number)
             for request in self._requests:
@@ -193,12 +195,12 @@ class TrainingStream:
     def receive(self) -> TrainReply:
         """Returns the next undelivered reply; resumes the training if its call breaks or the worker is full.
 
-        After any other error it `is_refused`, until `drop_refused`.
+        Any other error sets `is_refused` until `drop_refused` is called.
         """
         try:
             return self._received()
         except (Unavailable, Cancelled, DeadlineExceeded):
-            # The requests are sent again.
+            # These are not refusals: the requests will be sent again.
             raise
         except LumigradError:
             self.is_refused = True
@@ -216,7 +218,7 @@ class TrainingStream:
                 assert self._exchange is not None
                 reply = self._exchange.receive(self.cancellation)
             except LaneLost as error:
-                # The call reaches another worker than the one that opened the lane, or the lane is broken.
+                # The call reached a different worker than the lane's, or the lane is broken.
                 self._may_use_lanes = False
                 self._resume(error)
                 continue
@@ -236,7 +238,7 @@ class TrainingStream:
             return self._delivered(request, reply)
 
     def log_how_to_resume(self) -> None:
-        """Logs how to resume the training, which an error has interrupted."""
+        """Logs how to resume the training after an error has interrupted it."""
         _log.warning(
             "an error left the training's block; the worker keeps training %s for a while: "
             "client.resume_trainer(%r, %r) resumes it, and closing that trainer ends it; until then, or for a "
@@ -245,13 +247,13 @@ class TrainingStream:
         )
 
     def close(self) -> None:
-        """Ends the call; the training stays on the worker for a while."""
+        """Ends the call; the worker keeps the training for a while."""
         if self._exchange is not None and not self._connection.is_parents:
             self._exchange.close(is_answered=not self._expected)
             self._exchange = None
 
     def abandon(self) -> bool:
-        """Ends the call at once, also from finalizers; returns False in a forked child, whose parent has the call."""
+        """Ends the call at once; safe in finalizers. Returns False in a forked child, whose parent owns the call."""
         if self._connection.is_parents:
             return False
         if self._exchange is not None:
@@ -274,12 +276,12 @@ class TrainingStream:
         return reply
 
     def _forget(self) -> None:
-        """Removes the requests that cannot be needed again."""
+        """Removes requests that will not be needed again."""
         is_spooled = self._started.HasField("snapshot_step") or self._kept_from
         while self._requests:
             request = self._requests[0]
             is_kept = is_spooled and request.number is not None and request.number + request.steps > self._kept_from
-            # A step of the client's own loss is rendered again if its gradients have to be sent again.
+            # A step with the client's own loss must be rendered again before its gradients can be sent again.
             is_open = request.message.step.own_loss and request.message.step.number >= self._undone
             if not request.is_answered or is_kept or is_open:
                 return
@@ -305,21 +307,21 @@ class TrainingStream:
         self.start(start)
 
     def _again(self) -> training_pb2.TrainingStart:
-        """The message that resumes the training, unless another client has done so since."""
+        """Returns the message that resumes the training, unless another client has taken it over since."""
         return training_pb2.TrainingStart(
             training_id=self._started.training_id, lease=self._started.lease, holder=self._started.holder
         )
 
     def put_again(self) -> None:
-        """Uploads what the start of the training needs."""
+        """Uploads the target images that the worker lacks."""
         self.repeated(self._restore)
 
     def _open(self, start: training_pb2.TrainingStart, call: Call) -> None:
         exchange = Exchange(self._connection, call, self._timeout_s)
         exchange.send(Request(training_pb2.TrainRequest(start=start)), has_lanes=False)
         try:
-            # Waits without cancellation: a training that has begun, but whose id this client has not received, would
-            # block its scene for other trainings.
+            # Wait without cancellation: if the training begins but this client does not receive its id, nobody can end
+            # it, and it blocks its scene for other trainings.
             reply = exchange.receive()
         except BaseException:
             exchange.close()
@@ -329,7 +331,7 @@ class TrainingStream:
         self._exchange = exchange
 
     def _repeat(self) -> None:
-        """Sends the requests of steps that are not done again, and delivers lost replies of steps that are."""
+        """Sends requests for unfinished steps again, and delivers the lost replies of completed steps."""
         done = {message.number: message for message in self._started.done}
         self._divide(self._started.step)
         self._expected.clear()
@@ -343,7 +345,7 @@ class TrainingStream:
         self._forget()
 
     def _take_over(self, request: Request, done: dict[int, training_pb2.StepDone]) -> None:
-        """Delivers the repeated reply of a step that was done, but whose reply was lost; its images are lost."""
+        """Delivers the repeated replies of completed steps whose replies were lost; their images are lost."""
         assert request.number is not None and request.undelivered is not None
         if request.is_answered:
             return
@@ -354,7 +356,7 @@ class TrainingStream:
         request.delivered = request.replies
 
     def _divide(self, number: int) -> None:
-        """Make two requests of one for steps before and after a step."""
+        """Splits a request for steps before and after `number` into two."""
         divided: deque[Request] = deque()
         for request in self._requests:
             is_across = request.number is not None and request.number < number < request.number + request.steps

@@ -37,20 +37,20 @@ from lumigrad.client.wire.scenes import scene_of
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import training_pb2
 
-# Enough for a step of a few milliseconds over a link of 50 ms.
+# Enough for steps of a few milliseconds over a link with a latency of 50 ms.
 _IN_FLIGHT = 32
-# Requests among which these are divided: while the worker is at one, the next are on their way.
+# The number of requests for the steps in flight: while the worker processes one, the next are in transit.
 _REQUESTS_IN_FLIGHT = 4
-# Limit of the gradients kept for a worker that dies; a snapshot is requested when it is reached.
+# Limit of the gradients that are kept for resending if a worker dies; beyond it, a snapshot is requested.
 _HISTORY_BYTES = 512 << 20
 
 
 class Trainer(Staying):
     """Optimises a scene where it is stored. Not thread-safe.
 
-    A training survives broken connections and, if the worker has a spool, the death of the worker: it resumes from the
-    last snapshot, and the steps since then are repeated. A request that the worker refuses is left out, with the steps
-    that were sent after it; the next call goes on from the steps that are done.
+    A training survives broken connections and, if the worker has a spool, the worker's death: it resumes from the last
+    snapshot and repeats the steps since then. A request that the worker refuses is dropped, together with the steps
+    sent after it; the next call continues after the completed steps.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class Trainer(Staying):
         snapshot_every: int = 0,
         sizes: Sizes | None = None,
     ) -> None:
-        """Use `Client.trainer` to create one. `sizes` are those of the views; None: only the worker knows them."""
+        """Creates a trainer for `Client.trainer`. `sizes` are those of the views; None: only the worker knows them."""
         self._stream = stream
         self._store = store
         self._has_loss = has_loss
         self._sizes = sizes
         self._next = int(stream.started.step)
-        # The step after those that were sent, and whether those need gradients from the client.
+        # The step after the last one sent, and whether that one needs gradients from the client.
         self._sent, self._is_own = self._next, False
         self._has_ended = False
-        # Images that arrived before an awaited result.
+        # Images that arrived while the trainer waited for another reply.
         self._early: deque[Images] = deque()
         # Pending results of steps whose gradients were sent.
         self._late: deque[LateResult] = deque()
         self._snapshot_every = snapshot_every
         # The limit of batches in flight, and the last step whose gradients were sent.
         self._ahead, self._applied = 1, -1
-        # The loop over batches that has not ended.
+        # The unfinished loop over batches.
         self._loop: object = None
 
     def __enter__(self) -> Trainer:
@@ -92,7 +92,7 @@ class Trainer(Staying):
         self.close(finish=error is None)
 
     def __del__(self) -> None:
-        """Lets the worker's lease of a training begin that nobody closed and nobody can use any more."""
+        """Ends the call of an unclosed training that nobody can use any more, so that it will expire on the worker."""
         if not getattr(self, "_has_ended", True) and self._stream.abandon():
             text = "was not closed: the worker keeps it and its scene for a while; use `with`, or call close()"
             warnings.warn(f"training {self.training_id} {text}", ResourceWarning, stacklevel=2, source=self)
@@ -119,7 +119,7 @@ class Trainer(Staying):
 
     @property
     def snapshot_step(self) -> int | None:
-        """The step of the newest snapshot when the training began or was last resumed; None: no snapshot."""
+        """The step of the newest snapshot when the training was started or last resumed; None: there was none."""
         started = self._stream.started
         return int(started.snapshot_step) if started.HasField("snapshot_step") else None
 
@@ -145,12 +145,12 @@ class Trainer(Staying):
             count: the number of steps.
             batch: the number of views of a step; the worker chooses them, each once before any is repeated.
             views: for each of the `count` steps the numbers of its views, instead of `batch`.
-            outputs: images to return: "color", "alpha", "depth", "expected_depth", of surfels also "median_depth",
+            outputs: images to return: "color", "alpha", "depth", "expected_depth"; for surfels also "median_depth",
                 "normals", "distortion", "surface_normals".
             image_format: wire format of the images.
             in_flight: maximum number of steps in flight. Steps already sent are done even if the loop ends early.
-            pace: how fast the schedules of rates, harmonics, density control and surfaces pass: all that they count in
-                steps is divided by it, from 1e-6 to 1e6. A training that shall end after half of its steps has pace 2.
+            pace: speed of the schedules of rates, spherical harmonics, density control and surface losses, from 1e-6 to
+                1e6: every number of steps in them is divided by it. To finish a training in half its steps, pass 2.
 
         Yields:
             The result of each step, in order.
@@ -182,11 +182,11 @@ class Trainer(Staying):
             yield self.receive_step(self._images() if shown else None)
 
     def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
-        """Runs one step; `options` are those of `steps`.
+        """Runs one step.
 
         Args:
             views: the views to train with; empty: the worker chooses.
-            options: of `steps`, but `views`.
+            options: the options of `steps`, except `views`.
 
         Returns:
             The result of the step.
@@ -209,7 +209,7 @@ class Trainer(Staying):
         image_format: ImageFormat = "float32",
         in_flight: int = 1,
     ) -> Iterator[Batch]:
-        """Renders the views of each step, for a loss that the client computes: call `apply` of each batch.
+        """Renders the views of each step, for a loss that the client computes: call `Batch.apply` on each batch.
 
         Args:
             count: the number of steps.
@@ -217,15 +217,15 @@ class Trainer(Staying):
             views: for each of the `count` steps the numbers of its views, instead of `batch`.
             outputs: images, as for `steps`.
             image_format: wire format of the images.
-            in_flight: 1: each image includes all earlier steps, and `apply` returns when the step is done. 2 to 4: the
-                next images are rendered and transferred meanwhile, and miss up to `in_flight` - 1 earlier steps.
+            in_flight: 1: images include all earlier steps, and `apply` returns when the step is done. 2 to 4: the next
+                images are rendered and transferred meanwhile, and miss up to `in_flight` - 1 earlier steps.
 
         Yields:
             The images of each step, to be completed by `apply`.
 
         Raises:
             InvalidArgument: an argument is wrong.
-            LumigradError: the batch before was not applied; or as for `steps`.
+            LumigradError: the previous batch was not applied; or as for `steps`.
 
         Example:
             for batch in trainer.batches(2, views=[[0], [1]]):
@@ -256,20 +256,20 @@ class Trainer(Staying):
                 self._loop = None
 
     def _rests_before(self, number: int) -> bool:
-        """Whether a step is sent only once no other step lacks gradients, because a snapshot comes before it."""
+        """Whether a step must not be sent while another one lacks gradients, because a snapshot comes before it."""
         is_due = self._snapshot_every > 0 and number % self._snapshot_every == 0
         return is_due or self._stream.history_bytes > _HISTORY_BYTES
 
     def publish(self) -> SceneHandle:
         """Stores the current parameters as the next version of the scene; returns its handle.
 
-        Handles of earlier versions then raise `VersionMismatch`. If the training began with values and not with a
-        handle, and the same content was put another time, that scene stays as it is, and the next version is a scene of
-        its own.
+        Handles of earlier versions then raise `VersionMismatch`. If the training began with values instead of a handle,
+        and the same content was also put by other means, that scene stays unchanged, and the parameters are stored as a
+        new scene.
 
         Raises:
-            SceneNotFound: the scene was deleted or evicted. The training goes on, and `client.put(trainer.scene())`
-                stores its parameters as a scene of their own.
+            SceneNotFound: the scene was deleted or evicted. The training continues, and `client.put(trainer.scene())`
+                stores its parameters as a new scene.
             VersionMismatch: the scene was updated by another call.
 
         Example:
@@ -286,7 +286,7 @@ class Trainer(Staying):
         return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:
-        """Downloads the current scene. The stored one stays as it is, and so do its handles: see `publish`.
+        """Downloads the current scene. The stored scene and its handles do not change; see `publish`.
 
         Raises:
             LumigradError: as for `steps`.
@@ -313,7 +313,7 @@ class Trainer(Staying):
         return int(self._received("snapshotted").message.snapshotted.step)
 
     def cameras(self) -> tuple[Camera, ...]:
-        """Downloads the current cameras of all views, with what was refined of them.
+        """Downloads the current cameras of all views, with refined poses and lenses.
 
         Raises:
             LumigradError: as for `steps`.
@@ -343,17 +343,18 @@ class Trainer(Staying):
         """Ends the training; does nothing if it has ended.
 
         Args:
-            finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
+            finish: remove the training from the worker; unpublished changes are lost. False: the worker keeps it for a
+                while.
 
         Raises:
-            TrainingHeld: another client has resumed it and will end it.
+            TrainingHeld: another client has resumed the training and will end it.
 
         Example:
             trainer.close(finish=False)  # `Client.resume_trainer` goes on with it
         """
         has_ended, self._has_ended = self._has_ended, True
         if not has_ended and finish:
-            # The training expires by itself.
+            # After other errors, the training expires by itself.
             with suppress(LumigradError):
                 try:
                     self._finish()
@@ -372,7 +373,7 @@ class Trainer(Staying):
         self._received("finished")
 
     def apply(self, number: int, gradients: Mapping[str, Encoded]) -> LateResult:
-        """Sends the gradients of a batch, as `Request` has them; `Batch.apply` calls this."""
+        """Sends the gradients of a batch, encoded as in `Request.gradients`; called by `Batch.apply`."""
         self._recover()
         result = LateResult(number, self)
         message = training_pb2.TrainRequest(gradients=training_pb2.StepGradients(number=number))
@@ -384,13 +385,13 @@ class Trainer(Staying):
         return result
 
     def settle(self, awaited: LateResult | None = None) -> None:
-        """Waits for the results of gradients that were sent, up to `awaited`; None: all."""
+        """Waits for the results of all gradients that were sent, or of those up to `awaited`."""
         self._recover()
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
 
     def _recover(self) -> None:
-        """Goes on after the worker has refused a request, which ended the stream."""
+        """Continues after the worker has refused a request and thereby ended the stream."""
         if not self._stream.is_refused:
             return
         number = self._stream.drop_refused()
@@ -401,7 +402,7 @@ class Trainer(Staying):
                 self._late.popleft().is_refused = True
 
     def _prepare(self) -> None:
-        """Discards images that a loop over batches has left without gradients: the worker would wait for those."""
+        """Discards images that an ended loop over batches has left without gradients, which block the worker."""
         self._recover()
         if self._is_own and self._loop is None:
             self._clear_up()
@@ -472,7 +473,7 @@ class Trainer(Staying):
     def _received(self, kind: str) -> TrainReply:
         while (reply := self._stream.receive()).kind != kind:
             if reply.kind == "done":
-                # The result of a step of an earlier loop, which did not wait for it.
+                # A step of an earlier loop that did not wait for its result.
                 self._record(reply, None)
             elif reply.kind == "images":
                 self._early.append(Images(reply.message.images, reply.reader))
@@ -480,7 +481,7 @@ class Trainer(Staying):
 
 
 def _alike(views: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-    """The first steps that have as many views each, which one request can have."""
+    """Returns the first steps with equal numbers of views, as one request needs."""
     same = next((index for index, each in enumerate(views) if len(each) != len(views[0])), len(views))
     return views[:same]
 
@@ -493,11 +494,11 @@ class LateResult:
     """
 
     def __init__(self, number: int, trainer: Trainer) -> None:
-        """`trainer` passes the result to `set_result`."""
+        """Creates a pending result, which `trainer` passes to `set_result`."""
         self.number = number
         self._trainer = trainer
         self._result: StepResult | None = None
-        # Whether its step was not done, because the worker has refused its gradients, or those of a step before.
+        # Whether the step was dropped because the worker refused its gradients or those of an earlier step.
         self.is_refused = False
 
     def __getattr__(self, name: str) -> Any:
@@ -525,7 +526,7 @@ class LateResult:
         return self._result is not None
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> LateResult:
-        """Returns this result, waiting for which `cancellation` can end."""
+        """Returns this result; `cancellation` can end waiting for it from now on."""
         self._trainer._cancelled_by(cancellation)
         return self
 
@@ -555,13 +556,13 @@ class Batch:
 
         Args:
             gradient_format: wire format of the gradients.
-            gradients: dL/d output by its name, with the shape of the output.
+            gradients: dL/d output by the output's name, with the shape of the output.
 
         Returns:
             The result of the step, perhaps still pending.
 
         Raises:
-            InvalidArgument: a gradient of another shape, or of an output that the batch lacks.
+            InvalidArgument: a gradient has the wrong shape, or belongs to an output that the batch lacks.
             LumigradError: as for `Trainer.steps`.
 
         Example:
@@ -570,6 +571,6 @@ class Batch:
         return self._trainer.apply(self.images.number, encoded_gradients(self.images, gradients, gradient_format))
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
-        """Returns this batch, whose calls `cancellation` cancels."""
+        """Returns this batch, whose calls `cancellation` can cancel from now on."""
         self._trainer._cancelled_by(cancellation)
         return self

@@ -65,15 +65,6 @@ class Session:
         self._told_for: Request | None = None
         # Steps whose images were sent, with their reservations, by number.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
-        self._answers: Mapping[str, Callable[[Request], Replies]] = {
-            "step": self._step,
-            "gradients": self._gradients,
-            "publish": self._publish,
-            "get_scene": self._get_scene,
-            "snapshot": self._snapshot,
-            "get_views": self._get_views,
-            "finish": self._finish,
-        }
 
     def close(self) -> None:
         """Release the steps whose gradients have not arrived."""
@@ -103,14 +94,14 @@ class Session:
             raise
 
     def _answer(self, request: Request) -> Replies:
-        require(request.kind in self._answers, "kind", f"one of {', '.join(self._answers)}", request.kind)
+        require(request.kind in _ANSWERS, "kind", f"one of {', '.join(_ANSWERS)}", request.kind)
         # No request is executed once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
         if request.kind != "step":
             yield from self._report()
         with request.part.by_lane(request.message.lane):
-            yield from self._answers[request.kind](request)
+            yield from _ANSWERS[request.kind](self, request)
         if all(late.request is not request for late in self._late):
             self._requests.close(request)
 
@@ -445,6 +436,18 @@ class Session:
         told[-1].snapshotted = snapshotted
         self._state.recent_replies += told
         return told
+
+
+# Not kept by a session, which would then keep itself, and the training's memory, until the garbage collector runs.
+_ANSWERS: Mapping[str, Callable[[Session, Request], Replies]] = {
+    "step": Session._step,
+    "gradients": Session._gradients,
+    "publish": Session._publish,
+    "get_scene": Session._get_scene,
+    "snapshot": Session._snapshot,
+    "get_views": Session._get_views,
+    "finish": Session._finish,
+}
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,22 @@ def test_a_training_counts_its_pool_and_its_file_and_gives_both_back(
     assert taken() == before
 
 
+def test_the_disk_has_the_room_of_a_training_again_when_that_ends(process: WorkerProcess, spooled: Client) -> None:
+    """Not only when Python's collector of garbage runs: the spool counts the room as free."""
+    photographs = SMALL.target_images(spooled)
+
+    def files() -> list[str]:
+        maps = psutil.Process(process.process.pid).memory_maps(grouped=False)
+        return [each.path for each in maps if "/blocks/" in each.path]
+
+    for _ in range(3):
+        with spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **SMALL_POOL) as trainer:
+            list(trainer.steps(5))
+            trainer.publish()
+            assert files()
+        wait_until(lambda: not files(), "the end of the mapping")
+
+
 def test_the_next_version_of_a_scene_has_the_order_of_the_first(spooled: Client) -> None:
     photographs = SMALL.target_images(spooled)
     with spooled.trainer(SMALL.scene, SMALL.cameras, photographs, rates={"means": 1e-3}, **SMALL_POOL) as trainer:

@@ -154,11 +154,11 @@ class _ReplyWriter(LaneWriter):
         return place
 
 
-class _UploadReader(LaneReader):
+class _UploadReader(PayloadReader):
     """Copies each span once and reads only the copy, because the caller can write while the worker reads."""
 
     def __init__(self, payload: memoryview, lane: OpenLane, limit_bytes: int, allocate: Allocate) -> None:
-        super().__init__(payload, self._copied)
+        super().__init__(payload)
         self._in_place = LaneReader(payload, lane.find_in_place)
         self._lane = lane
         self._left_bytes = self._limit_bytes = limit_bytes
@@ -169,12 +169,12 @@ class _UploadReader(LaneReader):
         """Read a tensor without copying; the caller may change it meanwhile."""
         return self._in_place.read(tensor, field)
 
-    def _copied(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
+    def _region(self, span: tensor_pb2.RegionSpan, field: str) -> memoryview:
         place = span.region, span.offset, span.length
         copy = self._copies.get(place)
         if copy is None:
             copy = self._copies[place] = self._copy(span, field)
-        return copy
+        return copy.data
 
     def _copy(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
         memory, region, lease = self._lane.find(span, field)

@@ -311,4 +311,9 @@ class _Rpc:
                 return True
         if found is error or found is None:
             return False
-        raise found from error
+        try:
+            # Exceptions whose own frames refer to them, as an RPC of gRPC does that fails, stay until the garbage
+            # collector runs, with all that they have passed.
+            raise found from error.with_traceback(None)
+        finally:
+            del found

@@ -69,10 +69,11 @@ class LaneTrip(StreamTrip):
         self._reply = lane.hold()
         # True until the reply's lease is released or owned by its arrays.
         self._reply_is_open = True
-        self._upload: int | None = None
+        # Not the trip itself, which would keep itself, and the payload, until the garbage collector runs.
+        self._upload = _Upload(lane, call)
         self.metadata = (lane.metadata(self._reply),)
         self.has_single_reply = lane.has_single_replies
-        self.payload = LaneWriter(self._lease_region)
+        self.payload = LaneWriter(self._upload.lease_region)
 
     def note_reply(self, most_bytes: float) -> None:
         """Gives up the lane if neither the request nor the reply benefits from it."""
@@ -101,20 +102,34 @@ class LaneTrip(StreamTrip):
 
     def end(self, *, succeeded: bool) -> None:
         """Releases the upload's lease, and the reply's lease if no arrays of the reply own it."""
-        if self._upload is not None:
-            self._lane.release(self._upload)
+        self._upload.end()
         if self._reply_is_open and succeeded:
             self._lane.let_go(self._reply)
         elif self._reply_is_open:
             self._lane.release(self._reply)
 
-    def _lease_region(self, nbytes: int) -> LeasedRegion | None:
-        if self._upload is None:
-            self._upload = self._lane.hold()
+
+class _Upload:
+    """The lease of a request's memory, which begins with the first region."""
+
+    def __init__(self, lane: Lane, call: Call) -> None:
+        self._lane, self._call = lane, call
+        # None: it has not begun.
+        self._number: int | None = None
+
+    def lease_region(self, nbytes: int) -> LeasedRegion | None:
+        """Leases a region of at least that size; None if none is free."""
+        if self._number is None:
+            self._number = self._lane.hold()
         try:
-            return self._lane.lease_region(self._upload, nbytes, self._call.remaining_s())
+            return self._lane.lease_region(self._number, nbytes, self._call.remaining_s())
         except LaneFailed:
             return None
+
+    def end(self) -> None:
+        """Releases the lease."""
+        if self._number is not None:
+            self._lane.release(self._number)
 
 
 class _Hold:

@@ -1,0 +1,71 @@
+"""What a call has held is let go of when it returns or raises, and not once Python's collector of garbage runs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Cuboid, LumigradError, SceneHandle, Spheres, World
+from support.training.scenes import gaussian_lesson
+
+# Large enough for shared memory.
+LESSON = gaussian_lesson(30_000)
+
+
+def render(client: Client) -> None:
+    client.render(LESSON.scene, LESSON.cameras[0])
+    frame = client.render(client.put(LESSON.scene), LESSON.cameras, retain=True)
+    frame.backward(color=np.ones_like(frame.color))
+
+
+def put(client: Client) -> None:
+    """Content that the worker does not have, which it is asked for first."""
+    positions = np.random.default_rng().random((30_000, 3))
+    handle = client.put(Spheres(positions, positions, positions[:, 0] + 0.1))
+    client.delete(client.update(handle, radii=positions[:, 1] + 0.1))
+
+
+def query(client: Client) -> None:
+    client.query(World([Cuboid((1, 1, 1))]), np.ones((10, 20, 200, 4)))
+
+
+def stream(client: Client) -> None:
+    with client.stream(client.put(LESSON.scene)) as frames:
+        assert len(list(frames.frames(LESSON.cameras))) == len(LESSON.cameras)
+
+
+def fail(client: Client) -> None:
+    with suppress(LumigradError):
+        client.render(SceneHandle("0" * 32, 1, "", "gaussians", 3, 0), LESSON.cameras[0])
+    with suppress(LumigradError):
+        client.get("0" * 32, with_tensors=True)
+    with suppress(LumigradError):
+        client.render(LESSON.scene, LESSON.cameras[0], outputs=("absent",))
+
+
+def train(client: Client) -> None:
+    images = LESSON.target_images(client)
+    with client.trainer(LESSON.scene, LESSON.cameras, images) as trainer:
+        list(trainer.steps(2))
+        trainer.scene()
+
+
+@pytest.mark.parametrize("use", [render, put, query, stream, fail, train])
+def test_calls_leave_no_garbage(use: Callable[[Client], None], client: Client) -> None:
+    use(client)
+    gc.collect()
+    gc.disable()
+    try:
+        use(client)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = {type(it) for it in gc.garbage}
+        assert {kind.__qualname__ for kind in found if kind.__module__.startswith("lumigrad")} == set()
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

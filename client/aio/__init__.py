@@ -1,4 +1,4 @@
-"""The client for asyncio programs: the methods of `AsyncClient` are those of `Client` as coroutines."""
+"""The client for asyncio programs: `AsyncClient` has the methods of `Client` as coroutines."""
 
 from lumigrad.client.aio.client import AsyncClient
 from lumigrad.client.aio.results import AsyncDistances, AsyncFrame

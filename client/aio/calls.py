@@ -22,14 +22,14 @@ class Blocking(Protocol):
     """An object with blocking methods that another thread can cancel."""
 
     def _cancelled_by(self: T, cancellation: Cancellation | None) -> T:
-        """Returns this object, or a copy, with calls that `cancellation` cancels."""
+        """Returns this object, or a copy, whose calls `cancellation` can cancel."""
 
 
 B = TypeVar("B", bound=Blocking)
 
 
 class Calls:
-    """Runs at most `limit` calls at a time; further ones wait in a queue, in order, without occupying a thread."""
+    """Runs at most `limit` calls at a time; further calls wait in a queue, in order, without occupying threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -39,7 +39,7 @@ class Calls:
         forks.follow(self)
 
     def after_fork(self, is_sound: bool) -> None:
-        """Starts with new threads and no calls in progress, in a forked child."""
+        """In a forked child, starts with new threads and no calls in progress."""
         self._in_progress.clear()
         self._threads = ThreadPoolExecutor(self.limit, "lumigrad call")
 
@@ -48,14 +48,14 @@ class Calls:
     ) -> T:
         """Calls a method of `blocking` in a thread; returns its result or raises its error.
 
-        If the task is cancelled, or times out, this raises immediately; the thread's call is cancelled, also on the
-        worker, and ends shortly afterwards.
+        If the task is cancelled or times out, this raises immediately; the thread's call is also cancelled, here and on
+        the worker, and ends shortly afterwards.
         """
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
         cancellation = Cancellation()
         bound = blocking._cancelled_by(cancellation)
-        # The thread has the context variables of the awaiting task: its trace span, its locale and so on.
+        # The thread gets the context variables of the awaiting task, such as its trace span.
         future = self._threads.submit(copy_context().run, partial(method, bound, *arguments, **options))
         self._in_progress.add(cancellation)
         try:

@@ -16,10 +16,10 @@ _MOST_CALLS = 1024
 
 
 class AsyncClient(Asynchronous[Client]):
-    """A client of one worker or several for coroutines: the methods of `Client`, with its arguments and errors.
+    """An asyncio client of one worker or several, with the methods, arguments and errors of `Client`.
 
     All methods are awaited. They run in the client's own threads, so packing and unpacking arrays does not block the
-    event loop. Cancelling the task of a call, also by a time-out of asyncio, cancels the call on the worker too.
+    event loop. Cancelling the task of a call, directly or by an asyncio time-out, also cancels the call on the worker.
     Coroutines of several event loops may share a client.
 
     Example:
@@ -45,10 +45,10 @@ class AsyncClient(Asynchronous[Client]):
         priority: Priority | None = None,
         lane: LaneMode = "auto",
     ) -> None:
-        """Sets up, without connecting; the other arguments are those of `Client`.
+        """Sets up, without connecting; all arguments but `calls` are those of `Client`.
 
-        At most `calls` calls are in progress at a time. Further calls wait here, in the order in which they were made;
-        their time-out begins when they start.
+        At most `calls` calls are in progress at a time. Further calls wait here in order, and their time-outs begin
+        when they start.
         """
         limit = whole_number("calls", calls, 1, _MOST_CALLS)
         client = Client(
@@ -68,11 +68,11 @@ class AsyncClient(Asynchronous[Client]):
 
     @property
     def target(self) -> str:
-        """The worker's address; for several workers the target that was passed."""
+        """The worker's address; for several workers the target as passed."""
         return self._blocking.target
 
     async def lane(self) -> str:
-        """The transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet.
+        """Returns the transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet.
 
         Raises:
             LumigradError: no worker answered.

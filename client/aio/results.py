@@ -41,7 +41,7 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
 
     @wraps(Result.release)
     async def release(self) -> None:
-        # Waits for nothing: it needs no thread, of which all may be busy, and no client that is open.
+        # This does not wait, so it needs neither a thread, all of which may be busy, nor an open client.
         self._blocking.release()
 
     async def __aenter__(self: A) -> A:
@@ -62,7 +62,7 @@ class AsyncFrame(_AsyncResult[Frame]):
     """A `Frame`, with the same arrays as items and as attributes, whose gradients are awaited.
 
     Attributes:
-        request: what was rendered.
+        request: the request that was rendered.
         encoded: JPEG or PNG files by the output's name, as in a `Frame`.
     """
 
@@ -78,13 +78,13 @@ class AsyncFrame(_AsyncResult[Frame]):
     backward = awaited(Frame.backward)
 
     def decoded(self, name: str) -> Array:
-        """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output.
+        """Decodes files in `encoded`, in the calling thread, to uint8 pixels with the shape of the output.
 
         Args:
             name: the output, requested as "jpeg" or "png".
 
         Raises:
-            InvalidArgument: the output is not encoded.
+            InvalidArgument: the output did not come in files.
             MissingPackage: Pillow, which decodes images, is not installed.
 
         Example:
@@ -99,7 +99,7 @@ class AsyncFrame(_AsyncResult[Frame]):
 
 
 def frames_of_batch(results: Iterable[Frame | LumigradError], calls: Calls) -> tuple[AsyncFrame | LumigradError, ...]:
-    """The results of a batch: frames whose gradients are awaited, and errors."""
+    """Converts the frames among the results of a batch to `AsyncFrame`s; errors stay unchanged."""
     return tuple(AsyncFrame(result, calls) if isinstance(result, Frame) else result for result in results)
 
 

@@ -1,4 +1,4 @@
-"""`AsyncRenderStream`, streams of frames for asyncio programs."""
+"""`AsyncRenderStream`: streams of frames for asyncio programs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Cameras = Camera | Sequence[Camera]
 class AsyncRenderStream:
     """A `RenderStream` whose methods are awaited, for an `async with` block. One task may send while another receives.
 
-    If a task that waits for a frame is cancelled, the worker stops, and the next `receive` asks for what is pending
-    anew.
+    If a task that waits for a frame is cancelled, the worker stops, and the next `receive` requests the pending frames
+    again.
 
     Example:
         async def main():
@@ -35,11 +35,11 @@ class AsyncRenderStream:
     """
 
     def __init__(self, begin: Callable[[Client], RenderStream], client: Client, calls: Calls) -> None:
-        """Use `AsyncClient.stream` to create one; `begin` opens the stream, and `calls` are those of the client."""
+        """Prepares a stream for `AsyncClient.stream`; `begin` opens it, and `calls` are those of the client."""
         self._begin = begin
         self._client = client
         self._client_calls = calls
-        # A thread to send, and one to receive.
+        # One thread sends, and one receives.
         self._calls = Calls(2)
         self._stream: RenderStream | None = None
 
@@ -54,17 +54,17 @@ class AsyncRenderStream:
 
     @property
     def pending(self) -> int:
-        """The number of frames that were asked for and not received."""
+        """The number of frames that were requested and not received."""
         return self._blocking.pending
 
     async def send(self, camera: _Cameras) -> None:
-        """Asks for a frame, without waiting for it.
+        """Requests a frame, without waiting for it.
 
         Args:
-            camera: one camera, or several of one size, as in `AsyncClient.render`.
+            camera: one camera, or several with equal image sizes, as in `AsyncClient.render`.
 
         Raises:
-            InvalidArgument: as `RenderStream.send` does.
+            InvalidArgument: as for `RenderStream.send`.
             LumigradError: no worker was found in time for the first frame.
 
         Example:
@@ -78,7 +78,7 @@ class AsyncRenderStream:
         await self._calls.run(lambda stream: stream.send(camera), self._blocking)
 
     async def receive(self) -> AsyncFrame:
-        """Waits for the next frame; with `latest_only` that of a later camera if the worker has skipped some.
+        """Waits for the next frame; with `latest_only`, cameras before it may have been skipped.
 
         Raises:
             InvalidArgument: no frame is pending.
@@ -96,14 +96,14 @@ class AsyncRenderStream:
         return AsyncFrame(frame, self._client_calls)
 
     async def frames(self, cameras: Iterable[_Cameras] | AsyncIterable[_Cameras]) -> AsyncGenerator[AsyncFrame, None]:
-        """Yields the frame of each camera, in order and as soon as it is there.
+        """Yields the frame of each camera, in order and as soon as it arrives.
 
         Args:
-            cameras: may be endless, and may depend on the frames before; the next one is taken when fewer than
-                `in_flight` are on their way or not yet taken by the loop.
+            cameras: may be endless, and may depend on earlier frames. The next camera is taken when fewer than
+                `in_flight` frames are in flight or not yet consumed by the loop.
 
         Raises:
-            LumigradError: as for `receive`, in the place of the frame.
+            LumigradError: as for `receive`, in place of the frame.
 
         Example:
             async def main():
@@ -115,11 +115,11 @@ class AsyncRenderStream:
         """
         sent: asyncio.Queue[bool] = asyncio.Queue()
         room = asyncio.Semaphore(self._blocking.in_flight)
-        # A task of its own: the next camera may depend on the last frame.
+        # Cameras are taken in a separate task, because the next camera may depend on the last frame.
         feed = asyncio.create_task(self._send_each(cameras, sent, room))
         try:
             while await sent.get():
-                # The worker may have skipped its frame.
+                # The worker may have skipped this camera's frame.
                 if self.pending:
                     yield await self.receive()
                 room.release()
@@ -129,7 +129,7 @@ class AsyncRenderStream:
             await asyncio.gather(feed, return_exceptions=True)
 
     async def close(self) -> None:
-        """Ends the stream; frames that are pending are cancelled.
+        """Ends the stream and cancels pending frames.
 
         Example:
             async def main():
@@ -153,7 +153,7 @@ class AsyncRenderStream:
         sent: asyncio.Queue[bool],
         room: asyncio.Semaphore,
     ) -> None:
-        """Sends cameras while there is room, and queues True for each; False: there are no more."""
+        """Sends cameras while there is room; queues True for each camera, and False at the end."""
         try:
             async with aclosing(_each(cameras)) as each:
                 await room.acquire()
@@ -166,7 +166,7 @@ class AsyncRenderStream:
 
 
 def streaming(method: Callable[..., RenderStream]) -> Callable[..., AsyncRenderStream]:
-    """Converts a method that opens a stream to one whose result opens it when its `async with` block is entered."""
+    """Converts a method that opens a stream to one whose result opens the stream on entering `async with`."""
 
     @wraps(method)
     def stream(self: Asynchronous[Client], /, *arguments: Any, **options: Any) -> AsyncRenderStream:

@@ -1,4 +1,4 @@
-"""`AsyncTrainer`, trainings for asyncio programs."""
+"""`AsyncTrainer`: trainings for asyncio programs."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class AsyncBatch(Asynchronous[Batch]):
 
 
 def _forwarded(name: str) -> Any:
-    """A property that returns an attribute of the blocking trainer, which does not wait."""
+    """Returns a property that reads an attribute of the blocking trainer, without waiting."""
     return property(lambda self: getattr(self._blocking, name))
 
 
 class AsyncTrainer(Asynchronous[Trainer]):
-    """The methods of `Trainer` as coroutines. For one task at a time; its calls run one after the other.
+    """The methods of `Trainer` as coroutines. For one task at a time; calls run one after the other.
 
-    If the awaiting task is cancelled, the worker stops. The next call resumes the training from there; it first repeats
-    the steps that were in flight, except those that lack their gradients.
+    If the awaiting task is cancelled, the worker stops. The next call resumes the training there, and first repeats the
+    steps that were in flight, except those that lack their gradients.
 
     Attributes:
         training_id: the id of the training on the worker.
         lease: the secret with which `AsyncClient.resume_trainer` resumes the training; keep it private.
         step_number: the number of the next step.
-        snapshot_step: the step of the newest snapshot when the training began or was last resumed; None: no snapshot.
+        snapshot_step: the step of the newest snapshot when the training was started or last resumed; None: none.
         resumed: how often the training was resumed after a lost connection, a lost worker or a cancelled task.
     """
 
@@ -78,7 +78,7 @@ class AsyncTrainer(Asynchronous[Trainer]):
     resumed: int = _forwarded("resumed")
 
     def __init__(self, trainer: Trainer) -> None:
-        """Use `AsyncClient.trainer` to create one."""
+        """Creates a trainer for `AsyncClient.trainer`."""
         super().__init__(trainer, Calls(1))
 
     async def __aenter__(self) -> AsyncTrainer:
@@ -99,10 +99,11 @@ class AsyncTrainer(Asynchronous[Trainer]):
     cameras = awaited(Trainer.cameras)
 
     async def close(self, *, finish: bool = True) -> None:
-        """Ends the training; calls in progress are cancelled.
+        """Ends the training and cancels calls in progress.
 
         Args:
-            finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
+            finish: remove the training from the worker; unpublished changes are lost. False: the worker keeps it for a
+                while.
 
         Example:
             async def main():
@@ -119,10 +120,10 @@ P = ParamSpec("P")
 
 
 class Beginning(Generic[B]):
-    """Begins or resumes a training when it is awaited, or entered by `async with`; once."""
+    """Begins or resumes a training, once, when it is awaited or entered with `async with`."""
 
     def __init__(self, begin: Callable[[B], Trainer], blocking: B, calls: Calls, is_new: bool) -> None:
-        """`is_new`: whether the training is new, so that it is removed if the awaiting task is cancelled."""
+        """Stores the function that begins; a training that `is_new` is removed if the awaiting task is cancelled."""
         self._begin = begin
         self._blocking = blocking
         self._is_new = is_new
@@ -158,7 +159,7 @@ class Beginning(Generic[B]):
     def _made_here(self, blocking: B) -> Trainer:
         """Begins the training, in a thread; ends it if the awaiting task was cancelled meanwhile."""
         trainer = self._begin(blocking)
-        # Each call of the trainer has its own cancellation from here on.
+        # From here on, each call of the trainer has its own cancellation.
         trainer._cancelled_by(None)
         with self._lock:
             self._made, is_abandoned = trainer, self._is_abandoned

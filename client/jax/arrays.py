@@ -1,4 +1,4 @@
-"""Checks of the arrays that JAX functions are given, tracers included."""
+"""Checks the array arguments of the JAX functions, including tracers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.client.values.handle import SceneHandle
 
 
 def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
-    """`value` as a float32 JAX array.
+    """Converts `value` to a float32 JAX array and checks its shape.
 
     Args:
         name: the argument's name, for the error.
@@ -23,7 +23,7 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
         shape: the expected sizes; a string matches any size.
 
     Raises:
-        InvalidArgument: the value is not an array of real numbers, or has another shape.
+        InvalidArgument: the value is not an array of real numbers, or has the wrong shape.
     """
     refuse_scene(name, value)
     if value is None:
@@ -34,7 +34,7 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
 
 
 def real(name: str, value: Any) -> Any:
-    """`value` as a float32 JAX array of any shape; raises InvalidArgument unless it is an array of real numbers."""
+    """Converts `value` to a float32 JAX array of any shape; raises InvalidArgument unless it has real numbers."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
@@ -45,12 +45,12 @@ def real(name: str, value: Any) -> Any:
 
 
 def optional(name: str, value: Any, shape: Sequence[int | str]) -> Any:
-    """`shaped`, or None for None."""
+    """Returns None for None, else the result of `shaped`."""
     return None if value is None else shaped(name, value, shape)
 
 
 def stored_channels(scene: SceneHandle | None) -> int:
-    """The number of colour channels of a stored scene, which must be known before the call."""
+    """Returns the number of colour channels of a stored scene; raises InvalidArgument if the handle has no copy."""
     channels = None if scene is None else channels_of(scene)
     if channels is None:
         raise InvalidArgument.of(

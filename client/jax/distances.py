@@ -40,7 +40,7 @@ class JaxDistanceCall(DistanceCall, JaxCall):
     """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """The shape [B, H, S] of each output."""
+        """Returns the shape [B, H, S] of each output."""
         return dict.fromkeys(self.outputs, tuple(inputs["spheres"].shape[:3]))
 
 
@@ -64,13 +64,13 @@ def mesh_distance(
 ) -> MeshDistances:
     """Computes distances and collision costs of spheres near meshes, boxes and grids on a worker, differentiably.
 
-    The JAX version of `lumigrad.client.torch.mesh_distance`, which describes the arguments: spheres [B, H, S, 4],
-    [H, S, 4] or [S, 4], centre x y z and radius, metres, or points with 3 instead of 4; poses [I, 7], [I, 3], [I, 3, 4]
-    or [I, 4, 4] of all obstacles, object to world, None: those of the world; environments [B], or one for all. An array
-    as weight is differentiated.
+    This is the JAX version of `lumigrad.client.torch.mesh_distance`, which describes the arguments: spheres
+    [B, H, S, 4], [H, S, 4] or [S, 4], centre x y z and radius, metres, or points [..., 3]; poses [I, 7], [I, 3],
+    [I, 3, 4] or [I, 4, 4] of all obstacles, object to world (None: the world's poses); environments [B], or one for
+    all. A weight that is an array is differentiated.
 
-    Arguments other than spheres, poses and an array as weight are static when a function is compiled; the settings are
-    those of `lumigrad.client.DistanceSettings`. `outputs` are "cost" and "distance"; leave out those you do not use.
+    All arguments except spheres, poses and an array as weight are static when a function is compiled; the settings are
+    those of `lumigrad.client.DistanceSettings`. `outputs` are "cost" and "distance"; omit unused ones.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.
@@ -111,7 +111,7 @@ def mesh_distance(
 def _poses(poses: Any, world: Surroundings) -> jax.Array:
     array = real("poses", poses)
     rows: jax.Array = pose_rows("poses", array, len(world) if isinstance(world, World) else None, jnp.stack)
-    # Under a transformation there are no values to check.
+    # Tracers have no values to check.
     if array.ndim == 3 and not isinstance(array, jax.core.Tracer):
         check_rigid("poses", np.asarray(array, np.float64))
     return rows

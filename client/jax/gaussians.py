@@ -52,14 +52,14 @@ class JaxGaussianCall(GaussianCall, JaxCall):
     cameras: ViewMatrices | SensorMatrices
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
-        """The request of the rendering; the cameras' matrices have no values to check before."""
+        """Returns the request of the rendering; checks the cameras' matrices, which were perhaps tracers before."""
         view, projection = inputs["view"], inputs["projection"]
         assert view is not None and projection is not None
         check_matrices(view, projection)
         return super().request(inputs)
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """The shape [C, H, W] of each output, and [C, H, W, D] of the colour."""
+        """Returns the shape of each output: [C, H, W, D] of the colour, [C, H, W, 3] of normals, else [C, H, W]."""
         colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         channels = stored_channels(self.scene) if colors is None else colors.shape[-1]
         views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
@@ -119,21 +119,20 @@ def render_gaussians(
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
-    The JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3], quats
-    [N, 4] (w, x, y, z) and scales [N, 3], or covariances [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with the
-    setting sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera and Ks [C, 3, 3], pixels, which
-    `camera` may give; background [C, D], [D] or one number; transforms of (begin, end, matrix [4, 4]), or (begin, end,
-    matrix, matrix_end) of slices that move while a rolling shutter is open. Lengths are in scene units. Use `jax.vmap`
-    for several scenes.
+    This is the JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3],
+    quats [N, 4] (w, x, y, z) and scales [N, 3], or covariances [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], or
+    coefficients [N, K, D] with the setting sh_degree; viewmats [C, 4, 4] world to camera and Ks [C, 3, 3], pixels, or
+    `camera` instead; background [C, D], [D] or one number; transforms (begin, end, matrix [4, 4]), or (begin, end,
+    matrix, matrix_end) for slices that move during a rolling shutter's exposure. Lengths are in scene units. Use
+    `jax.vmap` for several scenes.
 
-    Of sensors, the coefficients in `lens`, viewmats_end [C, 4, 4] and rays [C, H, W, 6] are arrays too.
+    For sensors, the coefficients in `lens`, viewmats_end [C, 4, 4] and rays [C, H, W, 6] are arrays too.
 
-    With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
-    in this call.
+    With a stored `scene`, a handle from `Client.put`, only the passed arrays are sent; they replace the scene's own in
+    this call.
 
-    Gradients flow to every array that is passed. All other arguments, and the distortion, are static when a function is
-    compiled. `outputs` beside the colour are chosen from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not
-    use.
+    Gradients flow to every passed array. All other arguments, and the distortion, are static when a function is
+    compiled. `outputs` besides the colour are chosen from `OUTPUTS` and `MORE_OUTPUTS`; omit unused ones.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.
@@ -191,7 +190,7 @@ def render_gaussians(
 
 
 def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
-    """Checks the arrays of `render_gaussians` and names them as in the protocol; a stored scene has those missing."""
+    """Checks the arrays of `render_gaussians` and names them as in the protocol; a stored scene's may be None."""
     viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
     scene, covariances, background = given["scene"], given["covariances"], given["background"]
     own = shaped if scene is None else optional
@@ -201,7 +200,7 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
         quats, scales = own("quats", given["quats"], (count, 4)), own("scales", given["scales"], (count, 3))
     else:
         whole = shaped("covariances", covariances, (count, 3, 3))
-        # The mean of both triangles, so that the gradient is symmetric.
+        # Both triangles are averaged so that the gradient is symmetric.
         symmetric = (whole + jnp.swapaxes(whole, -1, -2)) / 2
         quats, scales, covariances = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
     colors, sh = None, None
@@ -225,7 +224,7 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
 
 
 def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:
-    """The colours, or the coefficients of spherical harmonics that are in use; None for the other."""
+    """Returns the colours and None, or None and the spherical harmonics coefficients in use."""
     if sh_degree is not None:
         array = shaped("colors", colors, (count, "K", "D"))
         return None, array[:, : used_coefficients(sh_degree, array.shape[1])]

@@ -1,4 +1,4 @@
-"""Functions on the host in JAX: called at once where arrays have values, and by callbacks where code is compiled."""
+"""Host functions in JAX: called directly if arrays have values, and through callbacks in compiled code."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import LumigradError
 
-# Function from the leaves of the arguments to those of the results.
+# A function from the leaves of the arguments to the leaves of the results.
 _Flat = Callable[..., Sequence[Array]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """The function to call; `plain`, if given, computes all results but the last, for when that is not needed."""
+    """The function to call; `plain`, if given, computes all results but the last, and is used if that is not needed."""
 
     whole: _Flat
     plain: _Flat | None
 
 
 def on_host(function: Callable[..., Any], expected: Any, *arguments: Any, plain: Any = None) -> Any:
-    """Calls a function of NumPy arrays on the host; under vmap once for each element.
+    """Calls a function of NumPy arrays on the host; under vmap, once for each element.
 
-    Where the arguments have values, as outside of compiled functions, nothing is compiled, and errors are those of the
-    function. Compiled code keeps the function as long as it exists.
+    If the arguments have values, as outside compiled functions, nothing is compiled, and the function's own errors are
+    raised. Compiled code keeps the function alive.
 
     Args:
         function: a pure function from pytrees of arrays, which it must not keep, to a pytree of arrays.
         expected: the shapes and types of its results.
         arguments: pytrees of JAX arrays.
-        plain: the same function without the last leaf of its results, called where that is not used.
+        plain: the same function without the last leaf of its results, called if that leaf is unused.
     """
     leaves, tree = jax.tree.flatten(arguments)
     shapes, results = jax.tree.flatten(expected)
@@ -53,8 +53,8 @@ def on_host(function: Callable[..., Any], expected: Any, *arguments: Any, plain:
 
 
 def _bind(leaves: Sequence[Any], work: _Work, expected: Sequence[ShapedArray]) -> list[Any]:
-    # JAX keeps, from 0.7 on, the parameters of what it has traced, except with a jaxpr among them: then until that is
-    # gone, which nobody but the traced code refers to.
+    # JAX 0.7 and later cache the parameters of traced primitives forever, unless a jaxpr is among them: then only until
+    # it is collected. Only the traced code refers to this one.
     life = ClosedJaxpr(_NOTHING, ())
     found: list[Any] = _host.bind(*leaves, work=work, expected=tuple(expected), life=life)
     return found
@@ -80,8 +80,8 @@ def _in_compiled_code(*values: Any, work: _Work, expected: Sequence[ShapedArray]
 
 
 def _in_code_of_cpus(*values: Any, work: _Work, expected: Sequence[ShapedArray], **_: Any) -> Any:
-    # `jax.pure_callback` passes JAX arrays on the CPU, which are copied by threads of a pool whose threads may all be
-    # waiting in such callbacks: a deadlock. The function therefore gets the memory of the compiled code.
+    # On the CPU, `jax.pure_callback` passes JAX arrays that a thread pool copies, and all its threads may be waiting in
+    # such callbacks: a deadlock. The function therefore reads the memory of the compiled code directly.
     shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in expected]  # type: ignore[no-untyped-call]
 
     def fill(_: Any, targets: Sequence[Any], *given: Any) -> None:
@@ -96,14 +96,14 @@ mlir.register_lowering(_host, mlir.lower_fun(_in_code_of_cpus, multiple_results=
 
 
 def _copies(given: Sequence[Any]) -> list[Array]:
-    """Copies arrays, because compiled code reuses their memory once the callback returns, and a call may still send."""
+    """Copies arrays, because compiled code reuses their memory after the callback, when a call may still send them."""
     return [np.array(np.asarray(array)) for array in given]
 
 
 def _mapped(
     values: Sequence[Any], axes: Sequence[int | None], *, work: _Work, expected: Sequence[ShapedArray], **_: Any
 ) -> tuple[list[Any], list[int]]:
-    """One call that loops on the host over the elements of the mapped arguments."""
+    """Makes one call that loops on the host over the elements of the mapped arguments."""
     size = next(value.shape[axis] for value, axis in zip(values, axes, strict=True) if axis is not None)
     first = [value if axis is None else jnp.moveaxis(value, axis, 0) for value, axis in zip(values, axes, strict=True)]
 
@@ -128,7 +128,7 @@ batching.primitive_batchers[_host] = _mapped
 
 
 def _without_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
-    """Leaves out a call whose results nobody uses, and calls `plain` if only the last is not used."""
+    """Removes a call whose results are all unused; calls `plain` instead if only the last result is unused."""
     inputs, work = len(equation.invars), equation.params["work"]
     if not any(used):
         return [False] * inputs, None

@@ -1,4 +1,4 @@
-"""Calls to a worker as differentiable JAX functions, and the forward states kept for their backward passes."""
+"""Makes calls to a worker differentiable JAX functions, and keeps forward states for their backward passes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from lumigrad.client.workers.result import forget_values
 Inputs = dict[str, Any]
 Result = Frame | Distances
 
-# Limit of the forward states that one call in compiled code keeps, for it may run forward and never backward.
+# Limit of the forward states that one call in compiled code keeps, since it may never run backward.
 _MOST = 1024
 
 
 class Passes:
-    """The passes of one call: results of forward passes until a backward pass takes them, and what these want.
+    """Keeps the results of one call's forward passes until backward passes take them, and the inputs to differentiate.
 
     Compiled code may run a call many times, from several threads, before it runs backward.
     """
 
     def __init__(self) -> None:
-        # The inputs to differentiate in any use of the call. Each backward pass is traced after the forward pass of
-        # the same use; what distinguishes uses cannot be passed on from there, because all share one structure.
+        # The inputs to differentiate in any use of the call. A use's forward pass is traced before its backward pass,
+        # but cannot tell it which inputs it needs, because the residuals of all uses share one structure.
         self.wanted: set[str] = set()
         self._lock = threading.Lock()
         self._results: OrderedDict[int, Result] = OrderedDict()
@@ -53,7 +53,7 @@ class Passes:
             return self._next
 
     def take(self, number: int) -> Result | None:
-        """Removes and returns the result with a number; None if it was taken or dropped."""
+        """Removes and returns the result with this number; returns None if it was already taken or dropped."""
         with self._lock:
             return self._results.pop(number, None)
 
@@ -63,14 +63,14 @@ class JaxCall(RemoteCall):
 
     @abstractmethod
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """The shapes of the outputs, from inputs of which only the shapes are known."""
+        """Returns the shapes of the outputs; only the shapes of the inputs are known."""
 
 
 def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
-    """Runs a call; returns its outputs by name, float32, differentiable in reverse mode. Absent inputs are None."""
+    """Runs a call and returns its outputs by name, float32, differentiable in reverse mode. Absent inputs are None."""
     given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
-    # One function for each call: JAX keeps it, and with it the call and the passes, as long as its derivative or the
-    # code that contains it, and compiles nothing else.
+    # There is one function per call: JAX keeps it, with the call and its passes, as long as its derivative or the code
+    # that contains it, and compiles nothing else.
     passes = Passes()
     remote = jax.custom_vjp(partial(_remote, call))
     # Symbolic zeros show which gradients are not needed, so that the worker does not compute them.
@@ -140,7 +140,7 @@ def _differentiate(
 ) -> dict[str, Array]:
     result = passes.take(int(number))
     if result is None:
-        # Dropped, or taken by an earlier run of the same backward pass, which JAX may repeat: computed again.
+        # It was dropped, or taken by an earlier run of the same backward pass, which JAX may repeat: recompute it.
         result = call.run(inputs, True)
     else:
         result.request = call.request(inputs)

@@ -45,7 +45,7 @@ class JaxSphereCall(SphereCall, JaxCall):
     """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """The shape [H, W, ...] of each output."""
+        """Returns the shape [H, W, ...] of each output."""
         width, height = self.size
         colors = inputs["colors"]
         of_color = stored_channels(self.scene) if colors is None else colors.shape[1]
@@ -74,16 +74,17 @@ def render_spheres(
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
-    The JAX version of `lumigrad.client.torch.render_spheres`, which describes the arguments: positions [N, 3], colors
-    [N, K], radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`, which
-    has no gradient and defines width and height. Lengths are in scene units. An array as gamma is differentiated.
+    This is the JAX version of `lumigrad.client.torch.render_spheres`, which describes the arguments: positions [N, 3],
+    colors [N, K], radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`,
+    which has no gradient and defines width and height. Lengths are in scene units. A gamma that is an array is
+    differentiated.
 
-    With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
-    in this call.
+    With a stored `scene`, a handle from `Client.put`, only the passed arrays are sent; they replace the scene's own in
+    this call.
 
-    Arguments other than arrays are static when a function is compiled; `settings` are
-    `lumigrad.client.SphereSettings`, whose fields may also be passed by name. `outputs` beside the colour are chosen
-    from "alpha", "depth" and "info"; leave out those that you do not use.
+    All arguments except arrays are static when a function is compiled; `settings` are `lumigrad.client.SphereSettings`,
+    whose fields may also be passed by name. `outputs` besides the colour are chosen from "alpha", "depth" and "info";
+    omit unused ones.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.

@@ -24,8 +24,8 @@ class MeshDistances(NamedTuple):
 
     Attributes:
         cost: [B, H, S] collision costs; see `lumigrad.client.DistanceSettings`.
-        distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
-            the sphere's own. Where nothing is found, and for disabled spheres: max_distance, or infinity.
+        distance: [B, H, S] from each centre to the closest surface, metres, positive outside; subtract the radius for
+            the sphere's own distance. Where nothing is found, and for disabled spheres: max_distance, or infinity.
     """
 
     cost: torch.Tensor | None
@@ -57,31 +57,31 @@ def mesh_distance(
 ) -> MeshDistances:
     """Computes distances and collision costs of spheres near meshes, boxes and grids on a worker, differentiably.
 
-    In exact semantics gradients are true derivatives: of costs and distances with respect to spheres (of a sweep also
-    to the time steps before and after), poses and weight. In curobo they are cuRobo's: of costs with respect to
-    centres. Tensors of any float type and device are accepted; they are transferred as float32.
+    In exact semantics gradients are true derivatives of costs and distances with respect to spheres (in a sweep also
+    those of the time steps before and after), poses and weight. In curobo they are cuRobo's gradients of costs with
+    respect to centres. Tensors of any float type and device are accepted; they are transferred as float32.
 
     Args:
         spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
-            world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0.
-        world: a handle from `Client.put`, which needs no upload; or a `World` or what it is made from, a shape, an
-            obstacle or a list of them, whose meshes are stored when they are first needed.
-        activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
-        max_distance: the search radius around centres, metres; None: unlimited. Penetrations of any depth are found.
-        sweep: also compute costs along the path to the time steps before and after, half of the way to each.
-        weight: factor on costs, a number or a tensor of one element.
-        semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+            world frame, metres. A negative radius disables a sphere. [..., 3]: points, which are spheres of radius 0.
+        world: a handle from `Client.put`, which needs no upload; or a `World`, a shape, an obstacle or a list of shapes
+            and obstacles. Their meshes are stored on first use.
+        activation_distance: clearance of a sphere's surface below which the sphere has a cost, metres, >= 0.
+        max_distance: the search radius around centres, metres; None: unlimited. Penetrations are found at any depth.
+        sweep: also compute costs along the path, halfway to the time steps before and after.
+        weight: factor on the costs, a number or a tensor of one element.
+        semantics: "exact"; or "curobo" or "curobo_field" for cuRobo 0.7's behaviour.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
-        poses: [I, 7] of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z, which is
-            normalised; or [I, 3] x y z alone, or matrices [I, 3, 4] or [I, 4, 4]. None: those of the world.
+        poses: [I, 7] poses of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z,
+            which is normalised; or [I, 3] x y z only; or matrices [I, 3, 4] or [I, 4, 4]. None: the world's poses.
         environments: [B] the environment of each trajectory, or one for all; None: 0.
         samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
-        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+        speed_metric: multiply the costs of all time steps but the first and the last by the speed there, in m/s.
         time_step_s: time between time steps, seconds; needed with speed_metric.
-        reduction: "sum" or "max" of the costs of samples and obstacles.
-        outputs: the outputs to compute, "cost" and "distance"; leave out those that you do not use.
-        spread: divide the trajectories among several workers; if there is only one, divide its spheres.
+        reduction: "sum" or "max" over the costs of samples and obstacles.
+        outputs: the outputs to compute, "cost" and "distance"; omit unused ones.
+        spread: divide the trajectories among several workers; a single trajectory is divided by spheres.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.

@@ -1,4 +1,4 @@
-"""Checks of the Gaussian operator's inputs."""
+"""Checks and prepares the inputs of the Gaussian operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TENSORS = Arrays(
 
 
 def of_cameras(views: Views, means: Any, scene: SceneHandle | None = None) -> dict[str, Any]:
-    """The arrays of the cameras that were passed, for each scene of a batch, which may be stored."""
+    """Returns the arrays of the passed cameras, repeated for each scene of a batch, which may be stored."""
     batch = tuple(getattr(means, "shape", ()))[:-2]
     if means is None and scene is not None and isinstance(scene.scene, Gaussians) and scene.scene.scenes is not None:
         batch = (scene.scene.scenes,)
@@ -45,10 +45,10 @@ class Prepared:
 
     Attributes:
         inputs: CPU tensors, connected to the caller's tensors in the autograd graph.
-        batch: leading sizes, one scene for each index; empty: a single scene.
-        cameras: C, the number of cameras of each scene.
-        count: N, the number of Gaussians of each scene.
-        device: the device of the caller's means, or else of viewmats; results are moved there.
+        batch: leading sizes, with one scene for each index; empty: a single scene.
+        cameras: C, the number of cameras per scene.
+        count: N, the number of Gaussians per scene.
+        device: the device of the results: that of the caller's means, or else of viewmats.
     """
 
     inputs: Tensors
@@ -63,7 +63,7 @@ class Prepared:
         return (*self.batch, self.cameras)
 
     def placed(self, images: torch.Tensor) -> torch.Tensor:
-        """Results [V, ...] of all cameras as [.., C, ...], on the device of the means."""
+        """Converts results [V, ...] of all cameras to [.., C, ...], on the caller's device."""
         return images.reshape(*self.views, *images.shape[1:]).to(self.device)
 
 
@@ -84,8 +84,8 @@ def prepared(
 ) -> Prepared:
     """Checks the shapes of the arguments of `render_gaussians` and copies them to the host.
 
-    All but the background may have leading sizes; for coefficients of spherical harmonics these are optional. Tensors
-    that a stored `scene` has may be None.
+    All but the background may have leading sizes, which are optional for spherical harmonics coefficients. Tensors that
+    a stored `scene` has may be None.
     """
     first = viewmats if means is None else means
     device = first.device if isinstance(first, torch.Tensor) else torch.device("cpu")
@@ -130,7 +130,7 @@ def prepared(
 
 
 def _count(scene: SceneHandle, views: torch.Tensor) -> int:
-    """N, the number of Gaussians of each stored scene, of which there are as many as `views` has leading places."""
+    """Returns N, the number of Gaussians per stored scene; the leading sizes of `views` give the number of scenes."""
     scenes = math.prod(views.shape[:-3])
     known = scene.scene.scenes if isinstance(scene.scene, Gaussians) else None
     if scene.scene is not None and scenes != (known or 1):
@@ -147,7 +147,7 @@ def check_cameras(inputs: Tensors) -> None:
 
 
 def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Checks a shape and copies `value` to the host; a string matches any size, a leading ellipsis any sizes."""
+    """Copies `value` to the host and checks its shape; a string matches any size, a leading ellipsis any sizes."""
     if value is None:
         raise InvalidArgument.of(name, f"expected a tensor of shape {shape_text(shape)}, got None")
     tensor = on_host(name, value, dtype)
@@ -156,7 +156,7 @@ def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = to
 
 
 def six_numbers(matrices: torch.Tensor) -> torch.Tensor:
-    """[.., 6] from symmetric matrices; averages both triangles, so that the gradient is symmetric."""
+    """Returns the six numbers [.., 6] of symmetric matrices; averages both triangles for symmetric gradients."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
     return symmetric[..., ROWS, COLUMNS]
 

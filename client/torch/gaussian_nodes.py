@@ -1,4 +1,4 @@
-"""The two autograd nodes of a rendering of Gaussians: one for its images, one for the projected centres."""
+"""The two autograd nodes of a Gaussian rendering: one for its images, one for the projected centres."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
 
     Attributes:
         shape: the sizes [.., C, N] of a dense tensor.
-        visible: for a packed tensor the ascending indices of its entries into the flattened [.., C, N]; None: dense.
+        visible: for a packed tensor, the ascending indices of its entries in the flattened [.., C, N]; None: dense.
         device: the device of the tensors.
     """
 
@@ -62,10 +62,10 @@ class Rendering:
 
     Attributes:
         call: the call that was made.
-        frame: its result, which computes gradients.
+        frame: the call's result, which computes gradients.
         layout: the layout of the projected centres.
-        absgrad: the projected centres have an attribute `absgrad`: after backward the sums of absolute gradients,
-            before it zeros.
+        absgrad: whether the projected centres have an attribute `absgrad`: zeros before backward, then the sums of
+            absolute gradients.
         coordinate: inputs whose gradients are COO tensors over the visible Gaussians.
     """
 
@@ -78,13 +78,13 @@ class Rendering:
     def gradients(
         self, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
     ) -> dict[str, torch.Tensor]:
-        """Computes the gradients of the call as tensors, those of `coordinate` as COO tensors."""
+        """Computes the gradients of the call as tensors; inputs in `coordinate` get COO tensors."""
         arrays = self.call.gradients(self.frame, upstream, wanted, release)
         found = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {**found, **{name: self._coordinates(found[name]) for name in self.coordinate if name in found}}
 
     def _coordinates(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A COO tensor [.., N, k] with an entry for each Gaussian that is visible to some camera of its scene."""
+        """Returns a COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""
         *scenes, cameras, count = self.layout.shape
         radii = torch.from_numpy(self.frame.radii)
         seen = (radii > 0).all(dim=-1).reshape(math.prod(scenes), cameras, count).any(dim=1).reshape(*scenes, count)
@@ -101,17 +101,17 @@ def draw(
     inputs: Tensors,
     is_read: Callable[[], bool] = lambda: True,
 ) -> dict[str, torch.Tensor]:
-    """The images of a rendering by name, [V, H, W, ...] on the CPU, part of the autograd graph.
+    """Returns the images of a rendering by name, [V, H, W, ...] on the CPU, as part of the autograd graph.
 
-    Its backward pass returns the whole gradient of the inputs, including the part through the projected centres.
+    The backward pass returns the whole gradient of the inputs, including the part through the projected centres.
 
     Args:
         rendering: the finished rendering.
         centres: receives the gradient of the projected centres, in the layout of the rendering; None: not needed.
         echo: the second result of `project`, if the centres come from there.
         inputs: the tensors that were rendered.
-        is_read: asked in backward: whether the centres have been given to anybody. If not, their gradient is not
-            transferred, unless `absgrad` asks for it.
+        is_read: called in backward; returns whether anybody has received the centres. If not, their gradient is not
+            transferred, unless `absgrad` needs it.
     """
     layout = rendering.layout
     absolute = centres if rendering.absgrad else None
@@ -122,7 +122,7 @@ def draw(
     def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
         names = [name for name in wanted if name != "echo" and (name != "means2d" or is_read())]
         names += [] if absolute is None else ["means2d_abs"]
-        # The node of the centres runs next if there is an echo, and may need further gradients from the forward state.
+        # If there is an echo, the centres' node runs next and may need further gradients from the forward state.
         found = rendering.gradients(upstream, names, release and "echo" not in wanted)
         if absolute is not None:
             absolute.absgrad = layout.arrange(found["means2d_abs"])  # type: ignore[attr-defined]
@@ -136,12 +136,12 @@ def draw(
 
 
 def project(rendering: Rendering, centres: torch.Tensor, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """The projected centres, pixels, as a separate node of the autograd graph, and an echo of them for `draw`.
+    """Returns the projected centres, pixels, as a separate node of the autograd graph, and an echo of them for `draw`.
 
     A loss may use the centres directly, hooks may change their gradient, and `retain_grad` exposes it. `draw` returns
-    the same gradient for the centres and for the echo. The difference of the two gradients is therefore what other
-    users of the centres added, and the backward pass of the centres propagates this difference alone, on the worker;
-    if it is 0, no call is made.
+    the same gradient for the centres and for the echo, so the difference of their gradients is what other users of the
+    centres have added. The backward pass of the centres propagates only this difference, on the worker; if it is 0, no
+    call is made.
 
         inputs ---> centres, echo ---> draw ---> images ---> loss
                        |                                      ^
@@ -149,7 +149,7 @@ def project(rendering: Rendering, centres: torch.Tensor, inputs: Tensors) -> tup
 
     Args:
         rendering: the finished rendering.
-        centres: the values, in its layout; they may be filled in later.
+        centres: their values, in the layout of the rendering; they may be filled in later.
         inputs: the tensors that were rendered.
     """
 

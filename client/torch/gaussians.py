@@ -36,7 +36,7 @@ from lumigrad.client.values.handle import SceneHandle
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Outputs on request. Of these inverse_depth, means2d and those along rays have gradients.
+# Outputs on request, of which inverse_depth, means2d and those along rays have gradients.
 ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 MORE_OUTPUTS = (
     *("inverse_depth", "contributors", "ids", "means2d", "radii", "depths", "conics", "projected_opacities"),
@@ -46,7 +46,7 @@ _WITHOUT_GRADIENT = ("contributors", "ids", "radii", "depths", "conics", "projec
 
 
 class RenderedGaussians(NamedTuple):
-    """Images, on the device of the means, or else of viewmats; outputs that were not requested are None.
+    """Images, on the device of the means or else of viewmats. Outputs that were not requested are None.
 
     Batched inputs add leading sizes before C.
 
@@ -58,14 +58,14 @@ class RenderedGaussians(NamedTuple):
         transmittance: [C, H, W] weight of the background.
         inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
         contributors: int32 [C, H, W] number of Gaussians blended.
-        means2d: [C, N, 2] projected centres, pixels; 0 where culled. Part of the graph: `retain_grad` works, and so
-            does a loss on it.
+        means2d: [C, N, 2] projected centres, pixels; 0 where culled. Part of the graph: `retain_grad` and losses on
+            the centres work.
         radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
         depths: [C, N] camera-space Z.
         conics: [C, N, 3] inverse covariances (xx, xy, yy) in the image.
         projected_opacities: [C, N] opacities after antialiasing.
-        hit_distance: [C, H, W] with response="ray", as the next two: sum of distances from the ray's origin to the
-            largest response times blending weight, scene units.
+        hit_distance: [C, H, W] sum of distances from the ray's origin to the largest response times blending weight,
+            scene units; this and the next two only with response="ray".
         expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
         normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
         ids: int32 [C, H, W] index of the Gaussian with the largest blending weight; -1 where none was blended.
@@ -124,50 +124,49 @@ def render_gaussians(
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
-    Gradients flow to every tensor that is passed, cameras, background and transforms included. Tensors of any float
-    type and device are accepted; they are transferred as float32, matrices as float64. Leading sizes on means, quats,
-    scales, opacities, colors, viewmats and Ks describe a batch of scenes, each with its own cameras.
+    Gradients flow to every passed tensor, including cameras, background and transforms. Tensors of any float type and
+    device are accepted; they are transferred as float32, matrices as float64. Leading sizes on means, quats, scales,
+    opacities, colors, viewmats and Ks describe a batch of scenes, each with its own cameras.
 
     With a stored `scene`, only the tensors that you pass are sent: for the gradient of a camera, none of the Gaussians.
 
-    Cameras are `camera`, or pinholes of viewmats and Ks. Tensors that are passed beside `camera` stand in for its own
-    numbers, and have gradients.
+    Cameras are given by `camera`, or by viewmats and Ks. Tensors that are passed in addition to `camera` replace its
+    own numbers, and have gradients.
 
     Args:
-        means: [N, 3] centres, world frame, scene units. It, quats, scales, opacities and colors are needed, except for
-            those that a stored scene has.
+        means: [N, 3] centres, world frame, scene units. Without a stored scene, means, quats, scales, opacities and
+            colors are needed; with one, each may be None.
         quats: [N, 4] rotations (w, x, y, z), normalised here; not used with covariances.
         scales: [N, 3] standard deviations, scene units, >= 0; not used with covariances.
         opacities: [N] in [0, 1].
-        colors: [N, D] channels or [C, N, D] for each camera; with the setting sh_degree [N, K, D] coefficients.
-        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward. Needed without a camera;
+        colors: [N, D] channels or [C, N, D] per camera; with the setting sh_degree, [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward. Needed without `camera`;
             rotations of sensors must be orthonormal.
         Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5, with an f-theta lens at 0. Needed
-            without a camera.
-        camera: one camera of OpenCV's or sensor, or C of one size, with lenses and shutters of one kind. Results have
-            an axis of cameras in any case.
-        width: picture width, pixels; not needed with a camera, like the next four.
-        height: picture height, pixels.
-        scene: the handle of stored Gaussians, from `Client.put`; tensors that are passed stand in for its own in this
-            call. The stored scene does not change.
+            without `camera`.
+        camera: one OpenCV camera or sensor, or C of one size, with lenses and shutters of one kind. Results have a
+            camera axis in any case.
+        width: image width, pixels; not needed with `camera`.
+        height: image height, pixels; not needed with `camera`.
+        scene: the handle of stored Gaussians, from `Client.put`. Passed tensors replace its own in this call; the
+            stored scene does not change.
         covariances: [N, 3, 3], instead of quats and scales; not with sensors.
         background: [C, D], [D] for all cameras, or one number; None: as in the settings, by default 0.
-        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world; with a fourth entry
-            matrix_end [4, 4] they move there until the end of the exposure, with a rolling shutter.
-        projection: of cameras without a `camera`: "pinhole" (None), "fisheye", or "orthographic" with Ks in pixels per
-            scene unit.
-        distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of such a pinhole; no gradient flows to them.
-        lens: coefficients of the camera's lens or windshield, [k] or [C, k], and a lidar's tables, by name, as many as
-            it has: "radial", "tangential", "thin_prism", "angle_to_pixel_distance", "pixel_distance_to_angle",
+        transforms: tuples (begin, end, matrix [4, 4]), which place slices of the Gaussians rigidly in the world; with a
+            fourth entry matrix_end [4, 4], slices move there until the end of a rolling shutter's exposure.
+        projection: without `camera`: "pinhole" (None), "fisheye", or "orthographic" with Ks in pixels per scene unit.
+        distortion: without `camera`: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient
+            flows to them.
+        lens: coefficients [k] or [C, k] of the camera's lens or windshield, or a lidar's tables, by name, as many as
+            the camera has: "radial", "tangential", "thin_prism", "angle_to_pixel_distance", "pixel_distance_to_angle",
             "linear", "horizontal", "vertical", "horizontal_inverse", "vertical_inverse", "elevations", "azimuths",
             "offsets".
-        viewmats_end: [C, 4, 4] the poses at the end of the exposure of a camera with a rolling shutter; viewmats are
-            those at its start.
-        rays: [C, H, W, 6] with response="ray": for each pixel the origin and the direction, of any length but 0, world
-            frame, in place of those of the lens and pose, which still decide what is visible.
-        settings: how to render; None: the defaults. Arguments stand in for its background and transforms.
-        outputs: outputs beside the colour, from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
-        sparse: transfer only non-zero rows of gradients; worthwhile if a small part of the scene is visible.
+        viewmats_end: [C, 4, 4] poses at the end of a rolling shutter's exposure; viewmats are those at its start.
+        rays: [C, H, W, 6] with response="ray": origin and direction, of any nonzero length, for each pixel, world
+            frame. They replace the rays of lens and pose, which still determine what is visible.
+        settings: settings of the rendering; None: the defaults. Arguments replace its background and transforms.
+        outputs: outputs besides the colour, from `OUTPUTS` and `MORE_OUTPUTS`; omit unused ones.
+        sparse: transfer only nonzero rows of gradients; worthwhile if a small part of the scene is visible.
         gradient_format: wire format of gradients per Gaussian; "float16" and "bfloat16" halve the bytes.
         spread: divide the cameras of one scene among several workers; the gradients are summed.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
@@ -222,7 +221,7 @@ def render_gaussians(
 
 
 def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The images, with alpha, expected depth and expected hit distance computed from them."""
+    """Adds alpha, expected depth and expected hit distance, computed from the images."""
     if "transmittance" in images:
         images = {**images, "alpha": 1.0 - images["transmittance"]}
         if "depth" in images:
@@ -238,7 +237,7 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     centres = echo = None
     if "means2d" in wanted:
         centres = layout.arrange(frame.means2d)
-        # Along rays they have no gradient.
+        # With response="ray" the projected centres have no gradient.
         if call.settings.response != "ray":
             centres, echo = project(rendering, centres, tensors.inputs)
     images = with_derived(draw(rendering, None if echo is None else centres, echo, tensors.inputs))

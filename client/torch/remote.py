@@ -1,4 +1,4 @@
-"""The autograd function that all engines share for computations on a worker, and checks of tensors."""
+"""The autograd function for computations on a worker, shared by all engines, and checks of tensors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lumigrad.client.operators.call import RemoteCall, refuse_scene
 
 
 def refuse_backward(result: torch.Tensor, inputs: Sequence[torch.Tensor], error: Exception) -> torch.Tensor:
-    """`result`, as if it depended on `inputs`, so that backward is reached and raises `error`."""
+    """Returns `result` as if it depended on `inputs`, so that its backward raises `error`."""
     passed: torch.Tensor = RefuseBackward.apply(error, result, *inputs)  # type: ignore[no-untyped-call]
     return passed
 
 
 class RefuseBackward(torch.autograd.Function):
-    """Passes a tensor through and raises in backward."""
+    """Returns a tensor unchanged and raises an error in backward."""
 
     @staticmethod
     def forward(ctx: Any, error: Exception, result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
     if isinstance(value, torch.Tensor) and _has_tangent(value):
         raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
     try:
-        # PyTorch warns of arrays that it may not write to.
+        # PyTorch warns about read-only arrays.
         is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
         tensor = torch.as_tensor(value.copy() if is_fixed else value)
         if tensor.is_complex():
@@ -54,7 +54,7 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
             raise InvalidArgument.of(name, "expected a tensor with values, got one on the device meta, which has none")
         if tensor.layout != torch.strided:
             raise InvalidArgument.of(name, f"expected a dense tensor, got {tensor.layout}; call to_dense()")
-        # NumPy has no negation that waits, such as that of the imaginary part of a conjugate.
+        # NumPy has no lazy negation, such as that of the imaginary part of a conjugate.
         return tensor.to("cpu", dtype).resolve_neg()
     except InvalidArgument:
         raise
@@ -79,7 +79,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it.
 
-    Inside of torch.func it raises InvalidArgument, with the name of a tensor that is transformed, if it is given one.
+    Inside torch.func it raises InvalidArgument, which names a transformed tensor if there is one.
     """
     disabled: list[Callable[P, R]] = []
 
@@ -117,14 +117,14 @@ def _transformed(name: str, expected: str) -> InvalidArgument:
 def is_last_pass() -> bool:
     """Whether the current backward pass frees its graph, so that no later pass can need the forward state.
 
-    If this version of PyTorch does not report it, returns False; the state is then released with the graph.
+    Returns False if this version of PyTorch does not report it; the state is then released with the graph.
     """
     keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
     return not keeps_graph()
 
 
 def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """Makes differentiating the results of a function's `backward` raise an error: there is no second derivative."""
+    """Wraps a `backward` so that differentiating its results raises an error, since there are no second derivatives."""
 
     @functools.wraps(backward)
     def call(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
@@ -139,10 +139,10 @@ def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     return call
 
 
-# Tensors by the names of inputs; None for those absent.
+# Tensors by the names of inputs; None for absent inputs.
 Tensors = Mapping[str, torch.Tensor | None]
 # Takes the gradients of outputs, the names of the inputs to differentiate, and whether the worker may release the
-# forward state. Returns the gradients of these inputs, arrays or tensors with as many values; missing names have none.
+# forward state. Returns the inputs' gradients, arrays or tensors with as many values; missing names have no gradient.
 Differentiate = Callable[[dict[str, torch.Tensor], tuple[str, ...], bool], Mapping[str, Any]]
 
 
@@ -174,7 +174,7 @@ def run(call: RemoteCall, inputs: Tensors) -> Any:
 
 
 def requires_gradient(tensors: Iterable[Any]) -> bool:
-    """Whether autograd records operations on one of them; values that are not tensors are skipped."""
+    """Whether autograd records operations on any of these; values that are not tensors are skipped."""
     return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
 
 
@@ -184,10 +184,10 @@ def attach(
     differentiate: Differentiate,
     differentiable: Iterable[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Connects outputs that are already computed to the inputs by one node of the autograd graph.
+    """Connects computed outputs to their inputs by one node of the autograd graph.
 
-    The backward pass calls `differentiate` with the gradients that exist and the names of the inputs that need one,
-    unless no input does. Gradients flow through the `differentiable` outputs; None: all.
+    The backward pass calls `differentiate` with the existing gradients of outputs and the names of the inputs that need
+    a gradient, if any. Gradients flow through the `differentiable` outputs; None: all.
     """
     fixed = [] if differentiable is None else sorted(set(outputs) - set(differentiable))
     results = RemoteFunction.apply(outputs, fixed, differentiate, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
@@ -206,10 +206,10 @@ class RemoteFunction(torch.autograd.Function):
         names: tuple[str, ...],
         *inputs: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the outputs; those in `fixed` have no gradients. `names` are those of the inputs. See `attach`."""
+        """Returns the outputs, of which those in `fixed` have no gradient; `names` name the inputs. See `attach`."""
         ctx.differentiate, ctx.names, ctx.outputs = differentiate, names, tuple(outputs)
         ctx.kinds = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in inputs]
-        # Saved only so that autograd notices when one is changed in place before backward.
+        # Saved only so that autograd detects in-place changes before backward.
         ctx.save_for_backward(*(tensor for tensor in inputs if tensor is not None))
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(outputs[name] for name in fixed))
@@ -219,7 +219,7 @@ class RemoteFunction(torch.autograd.Function):
     @outside_graphs
     @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Returns the gradients of the inputs that require one, in their shapes and types."""
+        """Returns the gradients of the inputs that require one, with the inputs' shapes and types."""
         _ = ctx.saved_tensors
         upstream = {name: value for name, value in zip(ctx.outputs, gradients, strict=True) if value is not None}
         for name, value in upstream.items():

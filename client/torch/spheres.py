@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RenderedSpheres(NamedTuple):
-    """An image, on the device of the first tensor that was passed. Outputs that were not requested are None.
+    """An image, on the device of the first passed tensor. Outputs that were not requested are None.
 
     Attributes:
         color: [H, W, K].
@@ -78,22 +78,22 @@ def render_spheres(
     With a stored `scene`, only the tensors that you pass are sent: for the gradient of a camera, none of the spheres.
 
     Args:
-        positions: [N, 3] centres, world frame, scene units. It, colors and radii are needed, except for those that a
-            stored scene has; cam_params always.
+        positions: [N, 3] centres, world frame, scene units. Without a stored scene, positions, colors and radii are
+            needed; with one, each may be None.
         colors: [N, K] channels.
         radii: [N] scene units, > 0.
-        cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a camera, to which no gradient flows.
-        scene: the handle of stored spheres, from `Client.put`; tensors that are passed stand in for its own in this
-            call. The stored scene does not change.
-        width: picture width, pixels; not needed with a camera.
-        height: picture height, pixels; not needed with a camera.
+        cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a camera, to which no gradient flows; needed.
+        scene: the handle of stored spheres, from `Client.put`. Passed tensors replace its own in this call; the stored
+            scene does not change.
+        width: image width, pixels; not needed with a camera.
+        height: image height, pixels; not needed with a camera.
         opacities: [N] in [0, 1]; None: all 1, or those of the stored scene.
         background: [K] channels, or one number; None: as in the settings, by default all 1.
         gamma: softness of the depth blending, in [1e-5, 1]; a tensor is differentiated. None: as in the settings.
-        orthogonal: parallel rays; then the focal length must be 0.
+        orthogonal: parallel rays; the focal length must then be 0.
         right_handed: the camera looks along -z instead of +z.
         settings: the other settings; None: the defaults.
-        outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
+        outputs: outputs besides the colour, from "alpha", "depth" and "info"; omit unused ones.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
         fields: fields of the settings by name, as for `Client.render`.

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 SURFEL_OUTPUTS = (
     *("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion"),
 )
-# Outputs on request. Of these transmittance and means2d have gradients.
+# Outputs on request, of which transmittance and means2d have gradients.
 MORE_SURFEL_OUTPUTS = ("transmittance", "means2d", "contributors", "ids", "radii", "depths")
 _WITHOUT_GRADIENT = ("contributors", "ids", "radii", "depths")
-# Square of the least length by which normals are divided.
+# Square of the smallest length by which normals are divided.
 _LEAST_SQUARE = 1e-24
 
 
 class RenderedSurfels(NamedTuple):
-    """Images, on the device of the means; outputs that were not requested are None.
+    """Images, on the device of the means. Outputs that were not requested are None.
 
     Batched inputs add leading sizes before C.
 
@@ -51,10 +51,10 @@ class RenderedSurfels(NamedTuple):
         normals: [C, H, W, 3] sum of normals, turned to the camera, times blending weight; world frame.
         surface_normals: [C, H, W, 3] unit normals of the surface that expected_depth describes, world frame; 0 on the
             border.
-        distortion: [C, H, W] 2 times the sum, over pairs of surfels, of the product of their weights times the
-            difference of their depths, scene units.
+        distortion: [C, H, W] 2 times the sum, over pairs of surfels, of the product of their weights and the difference
+            of their depths, scene units.
         transmittance: [C, H, W] weight of the background.
-        means2d: [C, N, 2] centres of boxes, pixels; 0 where culled. Part of the graph: `retain_grad` works.
+        means2d: [C, N, 2] centres of bounding boxes, pixels; 0 where culled. Part of the graph: `retain_grad` works.
         contributors: int32 [C, H, W] number of surfels blended.
         radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
         depths: [C, N] camera-space Z of the centres.
@@ -101,33 +101,32 @@ def render_gaussians_2d(
 ) -> RenderedSurfels:
     """Renders flat Gaussians on a worker, differentiably (Huang et al. 2024, "2D Gaussian Splatting").
 
-    Each is a disc in the plane of its first two axes, which the rays of pixels hit. Gradients flow to every tensor that
-    is passed, cameras and background included. Leading sizes on all tensors but the background describe a batch of
-    scenes, each with its own cameras.
+    Each is a disc in the plane of its first two axes, which is intersected with the rays of pixels. Gradients flow to
+    every passed tensor, including cameras and background. Leading sizes on all tensors but the background describe a
+    batch of scenes, each with its own cameras.
 
     Args:
         means: [N, 3] centres, world frame, scene units.
         quats: [N, 4] rotations (w, x, y, z), normalised here.
-        scales: [N, 2] standard deviations along the two axes, scene units, >= 0; or [N, 3], the third of which is not
-            used.
+        scales: [N, 2] standard deviations along the two axes, scene units, >= 0; or [N, 3], where the third is unused.
         opacities: [N] in [0, 1].
-        colors: [N, D] channels or [C, N, D] for each camera; with the setting sh_degree [N, K, D] coefficients.
-        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward. Needed without a camera,
-            like the next one; with one, in place of its own.
-        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
-        camera: one pinhole of OpenCV's without distortion, or C of one size.
-        width: picture width, pixels; not needed with a camera.
-        height: picture height, pixels; not needed with a camera.
+        colors: [N, D] channels or [C, N, D] per camera; with the setting sh_degree, [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward. Needed without `camera`,
+            otherwise replaces the camera's own.
+        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5. Needed without `camera`, otherwise
+            replaces the camera's own.
+        camera: one OpenCV pinhole without distortion, or C of one size.
+        width: image width, pixels; not needed with `camera`.
+        height: image height, pixels; not needed with `camera`.
         background: [C, D], [D] for all cameras, or one number; None: as in the settings, by default 0.
-        settings: how to render; None: the defaults.
-        outputs: outputs beside the colour, from `SURFEL_OUTPUTS` and `MORE_SURFEL_OUTPUTS`; leave out those that you do
-            not use.
+        settings: settings of the rendering; None: the defaults.
+        outputs: outputs besides the colour, from `SURFEL_OUTPUTS` and `MORE_SURFEL_OUTPUTS`; omit unused ones.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
         fields: fields of the settings by name, as for `Client.render`.
 
     Raises:
-        InvalidArgument: an argument is invalid.
+        InvalidArgument: an argument is wrong; the text names it.
 
     Example:
         tensors = {name: torch.tensor(array) for name, array in gaussians.tensors.items()}  # with colors, not sh
@@ -182,17 +181,17 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
 
 
 def three_scales(scales: Any) -> Any:
-    """[.., N, 3] from [.., N, 2], the third 0; other values unchanged."""
+    """Pads scales [.., N, 2] with 0 to [.., N, 3]; returns other values unchanged."""
     if isinstance(scales, torch.Tensor) and scales.ndim and scales.shape[-1] == 2:
         return torch.nn.functional.pad(scales, (0, 1))
     return scales
 
 
 def surface_normals(depth: torch.Tensor, tensors: Prepared) -> torch.Tensor:
-    """[.., C, H, W, 3] unit normals, world frame, of the surface at depths [.., C, H, W]; 0 on the border.
+    """Returns unit normals [.., C, H, W, 3], world frame, of the surface at depths [.., C, H, W]; 0 on the border.
 
-    The normal of a pixel is the cross product of the differences of its neighbours' points, vertical times horizontal.
-    It is differentiable, the cameras in `tensors` included.
+    A pixel's normal is the cross product of the differences between its neighbours' points, vertical times horizontal.
+    The result is differentiable with respect to depths and the cameras in `tensors`.
     """
     view, k = (tensors.inputs[name] for name in ("view", "projection"))
     assert view is not None and k is not None

@@ -192,7 +192,7 @@ class PayloadMemory:
     def assembler(self, payload_bytes: int, limit_bytes: int, call: Call) -> PayloadAssembler:
         """Return an assembler for a payload, whose bytes count as in use as they arrive.
 
-        Raises It raises ProtocolError if the payload is longer than `limit_bytes`; raises BusyError if too few bytes
+        Raises ProtocolError if the payload is longer than `limit_bytes`, BusyError if too few bytes
         are left.
         """
 

@@ -87,6 +87,12 @@ class TrainingState:
         self.refinement.settle(self.views)
 
     @property
+    def has_unwritten_steps(self) -> bool:
+        """Whether there are snapshots, but not of the last steps."""
+        has_snapshots = self.snapshot_step >= 0 or self.plan.message.snapshot_every > 0
+        return has_snapshots and self.snapshot_step < self.step
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes that density control needs for copies in the next step, in addition to rendering."""
         is_due = self.density is not None and self.density.is_due(self.step)

@@ -119,9 +119,12 @@ def test_the_cadence_of_snapshots_goes_on(tmp_path: Path) -> None:
         again = client.resume_trainer(trainer.training_id, trainer.lease)
         for batch in again.batches(7, in_flight=3):
             batch.apply(color=batch.color)
+        # From here on the client keeps what it has sent.
+        assert again._stream._kept_from == 6
         again.close(finish=False)
+        # Whoever resumes it has nothing to send again, so there is a snapshot.
         with client.resume_trainer(trainer.training_id, trainer.lease) as last:
-            assert (last.step_number, last.snapshot_step) == (7, 6)
+            assert (last.step_number, last.snapshot_step) == (7, 7)
 
 
 @pytest.mark.parametrize("has_own", [False, True])

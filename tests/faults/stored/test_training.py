@@ -20,6 +20,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.v1 import training_pb2
 from support.fault_proxy import FaultProxy
 from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.spooling import kill
 from support.workers.worker import WorkerProcess, worker
 
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3, "sh_rest": 1e-4}
@@ -159,6 +160,37 @@ def test_a_client_that_comes_back_finds_its_training(spooled: WorkerProcess) -> 
             client.resume_trainer(trainer.training_id, trainer.lease)
         with pytest.raises(TrainingLost):
             client.resume_trainer(trainer.training_id, "a guess")
+
+
+@pytest.mark.parametrize("snapshot_every", [4, 100])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_training_that_another_client_resumed_outlives_its_worker(
+    spooled: WorkerProcess, is_own: bool, snapshot_every: int
+) -> None:
+    """The second client has not made the first steps, and cannot repeat them."""
+
+    def make(trainer: Trainer, count: int) -> list[int]:
+        if is_own:
+            return [batch.apply(color=batch.color - 0.5).number for batch in trainer.batches(count)]
+        return [step.number for step in trainer.steps(count)]
+
+    scenes = []
+    for is_disturbed in (False, True):
+        with Client(spooled.target, retry_s=60) as first, Client(spooled.target, retry_s=60) as second:
+            images = [] if is_own else [LESSON.wrapped(first)]
+            options: dict[str, Any] = {"rates": RATES, "seed": 5, "snapshot_every": snapshot_every}
+            trainer = first.trainer(LESSON.scene, LESSON.cameras, *images, **options)
+            assert make(trainer, 5) == [0, 1, 2, 3, 4]
+            if is_disturbed:
+                trainer = second.resume_trainer(trainer.training_id, trainer.lease)
+                assert make(trainer, 2) == [5, 6]
+                kill(spooled)
+            assert make(trainer, 10 - trainer.step_number)[-1] == 9
+            scenes.append(_scene(trainer))
+            assert trainer.publish().version > 1
+            trainer.close()
+    for name, array in scenes[0].tensors.items():
+        assert np.array_equal(array, scenes[1].tensors[name]), name
 
 
 def test_a_former_holder_neither_takes_a_training_back_nor_ends_it(spooled: WorkerProcess) -> None:

@@ -32,9 +32,8 @@ from lumigrad.client.values.spheres import Spheres
 
 # The share of the opacity that is ignored at either end.
 _STRAYS = 0.005
-# Distances in median deviations from the median: an object, however long, ends within the first number, and is framed
-# as a whole;
-# of scenes that go on, such as a place and what is seen from it, cameras frame the dense part within the second.
+# Distances from the median, in median deviations: an object, however long, ends within the first and is framed as a
+# whole; of open scenes, such as a place with its surroundings, cameras frame the dense part within the second.
 _OBJECT_DEVIATIONS, _DENSE_DEVIATIONS = 10.0, 3.0
 _MARGIN = 1.08
 _RIM_POINTS = 64
@@ -52,7 +51,7 @@ class Extent:
         center: [3] world frame, scene units.
         up: [3] the direction of its axis.
         radius: scene units.
-        half_height: likewise.
+        half_height: scene units.
     """
 
     center: Float64
@@ -169,7 +168,7 @@ _OPTIONS = ("fov_degrees", "width", "height", "up")
 
 @contextmanager
 def _by_options() -> Iterator[None]:
-    """Names the options that the arguments of a camera come from: --target, for one, is the worker's address."""
+    """Names the options that a camera's arguments come from in errors; --target, say, is the worker's address."""
     try:
         yield
     except InvalidArgument as error:

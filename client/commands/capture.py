@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _checked(model: Path, arguments: argparse.Namespace) -> Capture:
-    """Reads a reconstruction; LumigradError if its cameras are probably wrong."""
+    """Reads a reconstruction; raises LumigradError if its cameras are probably wrong."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DoubtfulCameras)
         try:
@@ -77,7 +77,7 @@ def _checked(model: Path, arguments: argparse.Namespace) -> Capture:
 
 
 def _photographs(folder: Path) -> list[Path]:
-    """The photographs in and below a folder that COLMAP reads; InvalidArgument if they are too few."""
+    """Returns the photographs in and below a folder that COLMAP reads; raises InvalidArgument if there are too few."""
     if folder.suffix.lower() in _VIDEOS:
         remedy = f"ffmpeg -i {folder} -vf fps=2 -qscale:v 2 frames/%04d.jpg"
         raise InvalidArgument.of("photographs", f"expected a folder of photographs, got a video; {remedy} makes some")

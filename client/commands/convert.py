@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _as_file(arguments: argparse.Namespace) -> list[str]:
-    """Writes one file, and says so; returns what it loses."""
+    """Writes one file and prints a summary; returns what the format loses."""
     if not str(arguments.output).lower().endswith(WRITABLE):
         names = ", ".join(WRITABLE)
         raise InvalidArgument.of(
@@ -66,7 +66,7 @@ def _as_file(arguments: argparse.Namespace) -> list[str]:
 
 
 def _with_levels(arguments: argparse.Namespace) -> list[str]:
-    """Writes a folder of levels of detail, and says so; returns what it loses."""
+    """Writes a folder of levels of detail and prints a summary; returns what the format loses."""
     if arguments.lod is not None:
         raise InvalidArgument.of("lod", "levels are built from the finest; leave it out")
     degree = {} if arguments.sh_degree is None else {"sh_degree": arguments.sh_degree}
@@ -83,7 +83,7 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
 
 
 def _write_offset(scene: Path, output: Path) -> None:
-    """Copies the offset beside a scene, or removes that of another scene; says so."""
+    """Copies the offset beside a scene; without one, reports and removes a stale offset beside the output."""
     offset = read_offset(scene)
     if offset is None and (stale := beside(output, "offset")).exists():
         print(f"lumigrad: removes {stale}, because the coordinates of {output} have no offset", file=sys.stderr)

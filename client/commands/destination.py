@@ -52,7 +52,7 @@ def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 
 def with_progress(results: Iterable[R], count: int, stage: str = "rendering", unit: str = "frame") -> Iterable[R]:
-    """Adds a progress bar on standard error; none without tqdm, in a file, or for a single result."""
+    """Adds a progress bar on standard error, except without tqdm, in a file, or for a single result."""
     try:
         from tqdm import tqdm
     except ImportError:

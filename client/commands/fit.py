@@ -51,8 +51,7 @@ from lumigrad.client.values.spheres import Spheres
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
 _CHECKPOINT = "checkpoint.json"
-# Files that a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data
-# set.
+# Files that a fit writes into the folder beside the scene, except the checkpoint and the data set of refined cameras.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
@@ -135,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         began, first = time.perf_counter(), trainer.step_number
         pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))
         with (
-            # The page begins before the progress bar, whose line would run into that of the page.
+            # The page opens before the progress bar, because its message would run into the bar's line.
             _page(client, trainer, recipe, pacing, capture, arguments) as live,
             Journal(folder, first, pacing, len(fitted), recipe, arguments.logdir) as journal,
         ):
@@ -177,7 +176,7 @@ def _started(
     held_out: list[Shot],
     folder: Path,
 ) -> tuple[Trainer, Checkpoint]:
-    """A new training, whose checkpoint replaces what an earlier fit has left in the folder."""
+    """Starts a training, whose checkpoint replaces the results of an earlier fit in the folder."""
     recipe, begin = _beginning(arguments, capture, background, offset)
     trainer, before = _begin(client, recipe, begin, fitted, held_out)
     try:
@@ -188,7 +187,7 @@ def _started(
         made = Checkpoint(trainer.training_id, trainer.lease, arguments.max_size, arguments.hold_out, recipe, before)
         made.write(folder / _CHECKPOINT)
     except BaseException:
-        # Without a checkpoint nobody could resume it, and its scene could not be trained anew.
+        # Without a checkpoint, the training could not be resumed, nor its scene trained again.
         trainer.close()
         raise
     return trainer, made
@@ -197,7 +196,7 @@ def _started(
 def _report(
     outcome: Outcome, checkpoint: Checkpoint, recipe: Recipe, first: int, done: int, seconds: float, primitives: int
 ) -> dict[str, Any]:
-    """The content of report.json, of steps from `first` to `done`."""
+    """Returns the content of report.json for the steps from `first` to `done`."""
     return {
         "steps": done,
         "resumed_from": first,
@@ -212,7 +211,7 @@ def _report(
 
 
 def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[str, str]:
-    """The facts of a report, by name, for people."""
+    """Returns the facts of a report by name, as text."""
     parts = f" (opaque parts: {after.opaque_psnr:.2f} dB)" if recipe.background.is_transparent else ""
     return {
         "fit": f"{fitting}; background: {recipe.background}",
@@ -224,19 +223,19 @@ def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[
 
 
 def _keep(checkpoint: Checkpoint, folder: Path, used: float) -> None:
-    """Notes how much of a time budget has passed, for `--resume`."""
+    """Records how much of a time budget was used, for `--resume`."""
     replace(checkpoint, used=used).write(folder / _CHECKPOINT)
 
 
 def _connected(arguments: argparse.Namespace) -> Client:
-    """A client that waits for a worker that is restarted during the fit; one that is missing now is reported soon."""
+    """Returns a client that waits for restarts of the worker during the fit; raises soon if there is no worker now."""
     with connect(arguments) as client:
         client.info()
     return connect(arguments, retry_s=_RETRY_S)
 
 
 def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple[Capture, Offset | None]:
-    """Reads the data set; returns it in the frame of the fit, and what was subtracted from its coordinates."""
+    """Reads the data set; returns it in the frame of the fit, and the offset subtracted from its coordinates."""
     refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
     # A fit moves what lies far from 0, so that nothing is lost.
     with said():
@@ -249,7 +248,7 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
-    """Says on standard error what a new fit will replace, if there is anything."""
+    """Prints on standard error what a new fit will replace, if anything."""
     if arguments.resume:
         return
     scene: Path = arguments.output
@@ -263,14 +262,14 @@ def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def _results(folder: Path) -> list[Path]:
-    """The files in the folder that a fit has written."""
+    """Returns the files in the folder that a fit has written."""
     return [path for path in folder.glob("*") if _RESULTS.fullmatch(path.name) and path.is_file()]
 
 
 def _page(
     client: Client, trainer: Trainer, recipe: Recipe, pacing: Pacing, capture: Capture, arguments: argparse.Namespace
 ) -> AbstractContextManager[Live | None]:
-    """The page that shows the fit, which lasts as long; without --view nothing."""
+    """Returns a context in which a page shows the fit; without --view, one that does nothing."""
     if not arguments.view:
         return nullcontext()
     from lumigrad.client.commands.fit_page import watched
@@ -316,7 +315,7 @@ def _beginning(
     primitive = _primitive(arguments, begin, capture)
     if arguments.refine_end_poses:
         _check_shutters(capture)
-    # Half the size would blur a scene that is given, and motions of poses belong to views of one size.
+    # Beginning at half the size would blur a given scene, and refined poses belong to views of one size.
     moves = arguments.refine_poses or arguments.refine_end_poses
     is_coarse = is_gaussians and arguments.begin is None and not moves
     recipe = Recipe(
@@ -343,7 +342,7 @@ def _beginning(
 
 
 def _begun_at(points: Points, arguments: argparse.Namespace) -> Gaussians | Spheres:
-    """A primitive of the kind that is fitted for each point."""
+    """Returns a primitive of the fitted kind for each point."""
     if arguments.kind == "spheres":
         return spheres_at(points)
     if arguments.primitive == "surfels":
@@ -352,7 +351,7 @@ def _begun_at(points: Points, arguments: argparse.Namespace) -> Gaussians | Sphe
 
 
 def _primitive(arguments: argparse.Namespace, begin: Gaussians | Spheres, capture: Capture) -> Primitive:
-    """Return the kind of the Gaussians; InvalidArgument if the scene to begin with, or a camera, does not fit it."""
+    """Returns the kind of the Gaussians; raises InvalidArgument if the initial scene or a camera does not suit it."""
     is_flat = isinstance(begin, Gaussians) and begin.is_flat
     if arguments.primitive is not None:
         if not isinstance(begin, Gaussians):

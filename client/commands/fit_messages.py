@@ -1,4 +1,4 @@
-"""Messages of `lumigrad fit` about a data set and about the result, warnings of likely mistakes among them."""
+"""Messages of `lumigrad fit` about a data set and about the result, including warnings of likely mistakes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.formats.scene_offset import offset_text
 
-# A larger difference, with colours matched, has a reason that the user should know of, if the fit is good otherwise.
+# If an otherwise good fit gains more than this from matched colours, the user should know.
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
-# Some cameras look away from the subject in many captures.
+# In many captures, some cameras look away from the subject.
 _MOST = 0.75
 
 
 def check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:
-    """Raises InvalidArgument, which says where they were looked for, unless there are photographs."""
+    """Raises InvalidArgument, which says where it looked, unless there are at least two photographs."""
     found = sum(view.image is not None for view in capture.views)
     if found >= 2:
         return
@@ -72,7 +72,7 @@ def say_colours(scores: Scores, background: Background) -> None:
 
 
 def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
-    """Return the plan of a fit, for people."""
+    """Returns the plan of a fit as text."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
     length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"

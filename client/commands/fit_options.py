@@ -1,4 +1,4 @@
-"""The recipe's options of `lumigrad fit`, and those of them that do not apply."""
+"""The options of `lumigrad fit` for its recipe, and checks that they apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.client.values.spheres import Spheres
 # Default of --cap: Gaussians for each initial point.
 GROWTH = 3
 _FLAGS = ("refine_poses", "refine_end_poses", "refine_intrinsics", "refine_lenses", "exposures")
-# Defaults, which `complete` fills in, so that it is known what was given.
+# Defaults that `complete` fills in, so that options that were given can be told apart.
 _USUAL: Mapping[str, Any] = MappingProxyType(
     {"kind": "gaussians", "steps": 7000, "strategy": "mcmc", "sh_degree": 3, "seed": 0, "max_size": 1600}
     | dict.fromkeys(_FLAGS, False)
@@ -70,7 +70,7 @@ def complete(arguments: argparse.Namespace, resumed: Checkpoint | None) -> None:
     """Fills in defaults; `arguments.given` are the names of the options that were given.
 
     Raises:
-        InvalidArgument: one differs from that of the fit that is resumed.
+        InvalidArgument: an option differs from that of the resumed fit.
     """
     arguments.given = {name for name, value in vars(arguments).items() if value is not None}
     for name, had in _resumed_options(resumed).items() if resumed is not None else ():
@@ -102,7 +102,7 @@ def check_begin(arguments: argparse.Namespace, begin: Gaussians | Spheres) -> No
 
 
 def _resumed_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options of the fit that is resumed, as they would be given."""
+    """Returns the options of the resumed fit, as they would be given."""
     recipe = checkpoint.recipe
     primitives = {primitive: name for name, primitive in PRIMITIVES.items()}
     return {

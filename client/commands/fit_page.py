@@ -24,7 +24,7 @@ from lumigrad.client.viewer.session import Session
 from lumigrad.client.viewer.viewer import Viewer
 
 _HOST, _PORT, _PICTURES_PER_SECOND = "127.0.0.1", 8080, 30.0
-# The time between the scenes that are shown, seconds.
+# Seconds between updates of the scene.
 _PERIOD_S = 1.0
 _MOST_STEPS = 1000
 
@@ -63,7 +63,7 @@ class LiveScene:
 
 
 def _newest(trainer: Trainer) -> SceneHandle:
-    """Publishes the training's scene; returns a handle of whatever version is the newest when it is rendered."""
+    """Publishes the training's scene; returns a handle of the version that is the newest when it is rendered."""
     return replace(trainer.publish(), version=0)
 
 

@@ -89,7 +89,7 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
 
 
 def _levels_described(levels: GaussianLevels) -> tuple[int, Float32, dict[str, Any]]:
-    """The number of Gaussians, corners around them, and facts, from the index: the scene may be larger than memory."""
+    """Returns the number of Gaussians, corners around them, and facts, all from the index: scenes may exceed memory."""
     counts = levels.counts.sum(axis=0).tolist()
     details = {"format": "streamed SOG", "pages": len(levels), "level_counts": counts}
     facts = {"sh_degree": levels.sh_degree, "antialiased": levels.antialiased, "color_space": SRGB, "details": details}

@@ -57,11 +57,11 @@ class LensOptions:
 
     Attributes:
         model: one of `MODELS`; None: the camera's own.
-        coefficients: of the model.
-        calibration: the file's; None without one.
-        shutter: None: the camera's own.
+        coefficients: the model's coefficients.
+        calibration: the calibration in the file; None without a file.
+        shutter: the shutter; None: the camera's own.
         motion: [3] translation of the camera, in its axes.
-        turn: [3, 3] its rotation.
+        turn: [3, 3] rotation of the camera.
     """
 
     model: str | None
@@ -97,7 +97,7 @@ class LensOptions:
         return None if self.calibration is None else (self.calibration.width, self.calibration.height)
 
     def check_for_surfels(self) -> None:
-        """Raises InvalidArgument if the options change the camera, as surfels are seen by plain pinholes alone."""
+        """Raises InvalidArgument if the options change the camera, because surfels need plain pinholes."""
         given = {"camera_model": self.model, "lens": self.calibration, "shutter": self.shutter}
         for name, value in given.items():
             if value is not None:
@@ -105,7 +105,7 @@ class LensOptions:
                 raise InvalidArgument.of(name, f"expected none with {need}; leave it out, or pass --primitive volumes")
 
     def applied(self, views: Sequence[View], scene: Spheres | Gaussians) -> list[View]:
-        """The views with this lens and shutter."""
+        """Returns the views with this lens and shutter."""
         if self.model is None and self.calibration is None and self.shutter is None:
             return list(views)
         if not isinstance(scene, Gaussians):
@@ -134,13 +134,13 @@ class LensOptions:
 
 
 def order_settings(views: Sequence[View]) -> dict[str, Any]:
-    """The setting by which wide lenses order Gaussians by distance; none for others."""
+    """Returns the setting that orders Gaussians by distance for wide lenses; none for other lenses."""
     is_wide = any(_largest_angle(view.camera) > _WIDE for view in views)
     return {"depth_order": "distance"} if is_wide else {}
 
 
 def _largest_angle(camera: Camera) -> float:
-    """The angle from the axis, radians, at which a fisheye or an f-theta lens shows the corners; 0 of others."""
+    """Returns the angle from the axis, radians, at which a fisheye or f-theta lens shows the corners; 0 for others."""
     model = camera.model
     lens = model.lens if isinstance(model, SensorModel) else None
     if isinstance(lens, FThetaLens):
@@ -166,13 +166,13 @@ def _own_lens(model: OpenCVModel | SensorModel) -> Lens:
 
 
 def _opencv(distortion: Sequence[float], film: dict[str, Any]) -> PinholeLens:
-    """The lens with coefficients in OpenCV's order."""
+    """Returns the lens with coefficients in OpenCV's order."""
     radial, prism = (*distortion[:2], *distortion[4:8]), tuple(distortion[8:12])
     return PinholeLens(**film, radial=radial, tangential=tuple(distortion[2:4]), thin_prism=prism)
 
 
 def _made(kind: str, coefficients: tuple[float, ...], camera: Camera, scene: Gaussians) -> Lens:
-    """A lens that shows as much from top to bottom as a camera's on its axis does."""
+    """Returns a lens with the vertical field of view that a camera's paraxial focal length gives."""
     focal = camera.paraxial_focal_lengths[1]
     center: dict[str, Any] = {"cx": camera.width / 2, "cy": camera.height / 2}
     if kind in ("pinhole", "opencv"):
@@ -183,7 +183,7 @@ def _made(kind: str, coefficients: tuple[float, ...], camera: Camera, scene: Gau
         ahead = depths[depths > 0]
         scale = focal / float(np.median(ahead)) if len(ahead) else focal
         return OrthographicLens(fx=scale, fy=scale, **center)
-    # Pixels per radian, so that the field of view from top to bottom stays.
+    # Pixels per radian that keep the vertical field of view.
     slope = camera.height / 2 / math.atan(camera.height / 2 / focal)
     if kind == "fisheye":
         return FisheyeLens(fx=slope, fy=slope, radial=coefficients, **center)

@@ -90,7 +90,7 @@ def positive_number(text: str) -> float:
 
 
 def whole(expected: str, least: int, largest: float = float("inf")) -> Callable[[str], int]:
-    """Returns a parser of whole numbers within bounds, which are included."""
+    """Returns a parser of whole numbers within inclusive bounds."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= largest:

@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _frames(client: Client, file: scene_file.SceneFile, shots: Sequence[View]) -> Iterator[Iterable[Frame]]:
-    """The frames of the shots, while one is rendered and another one travels."""
+    """Yields the frames of the shots; one is rendered while another is in transit."""
     if len(shots) == 1:
         # Spheres need not be stored for a single image.
         stored = file.scene if isinstance(file.scene, Spheres) else file.put(client)
@@ -107,7 +107,7 @@ def _frames(client: Client, file: scene_file.SceneFile, shots: Sequence[View]) -
 
 
 def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
-    """Return the outputs that pictures of a scene can show."""
+    """Returns the outputs that pictures of a scene can show."""
     names: tuple[str, ...] = ("color", "alpha", "depth")
     if isinstance(scene, Gaussians):
         names += ("expected_depth",)

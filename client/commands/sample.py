@@ -17,7 +17,7 @@ from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.shell.stages import Stages
 
-# Every eighth is held out, and two photographs are the least that a fit takes.
+# A fit needs two photographs or more, and holds out every eighth.
 _LEAST, _MOST = 3, 1000
 _SIZE = 480, 360
 _LARGEST_CITY = 10**10

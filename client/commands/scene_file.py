@@ -28,9 +28,9 @@ from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
-# The most Gaussians of a level that cameras are aimed by.
+# The most Gaussians of a level by which cameras are aimed.
 _OUTLINE = 1 << 18
-# Names of the option, and settings.
+# Settings by the values of --primitive.
 PRIMITIVES: dict[str, Primitive] = {"volumes": "volume", "surfels": "surfel"}
 
 
@@ -117,7 +117,7 @@ def add_looks(group: argparse._ActionsContainer) -> None:
 
 
 def scene_bytes(path: Path) -> int:
-    """The size of a scene's file; of a .gltf with the files that it names."""
+    """Returns the size of a scene's file; for a .gltf, including the files that it names."""
     size = path.stat().st_size
     if path.suffix.lower() == ".gltf":
         names = [buffer.get("uri", "data:") for buffer in json.loads(path.read_bytes()).get("buffers", [])]
@@ -126,7 +126,7 @@ def scene_bytes(path: Path) -> int:
 
 
 def load(path: Path) -> Spheres | Gaussians:
-    """Reads a file of Gaussians or spheres; InvalidArgument for one with levels, which may be larger than memory."""
+    """Reads a file of Gaussians or spheres; raises InvalidArgument for levels of detail, which may exceed memory."""
     if has_levels(path):
         remedy = f"`lumigrad convert {path} scene.ply --lod N` writes one of them"
         raise malformed(path, f"expected a scene without levels of detail; {remedy}")
@@ -148,7 +148,7 @@ def read_gaussians(path: Path, lod: int | None) -> StoredScene:
 
 
 def read(arguments: argparse.Namespace) -> SceneFile:
-    """Reads the scene; of one with levels, unless one is chosen, the index and a coarse level."""
+    """Reads the scene; if it has levels and none is chosen, only the index and a coarse level."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_FIELDS}
     if arguments.primitive is not None:
         settings["primitive"] = PRIMITIVES[arguments.primitive]
@@ -176,7 +176,7 @@ def read(arguments: argparse.Namespace) -> SceneFile:
 
 
 def _coarse(levels: GaussianLevels) -> int:
-    """The finest level with few Gaussians, else the coarsest."""
+    """Returns the finest level with few Gaussians, else the coarsest."""
     few = (level for level, count in enumerate(levels.counts.sum(axis=0)) if count <= _OUTLINE)
     return next(few, levels.levels - 1)
 
@@ -185,7 +185,7 @@ def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that draw in the order that the option, else the file, asks for."""
     asked = settings["depth_order"]
     if asked == "z":
-        # The default of all cameras.
+        # None is the default of all cameras.
         return {"depth_order": None}
     if asked is None and stored.drawing_order == BY_DEPTH:
         return {}

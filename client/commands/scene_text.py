@@ -58,7 +58,7 @@ def counted(count: int, name: str) -> str:
 
 
 def _format_rows(details: dict[str, Any]) -> dict[str, str]:
-    """The format with its version or compression; removes these from the details."""
+    """Returns the format with its version or compression, and removes these from the details."""
     if "format" not in details:
         return {}
     text = str(details.pop("format"))
@@ -78,7 +78,7 @@ def _gaussian_rows(described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _detail_rows(details: dict[str, Any]) -> dict[str, str]:
-    """Rows of what else the file says; details without a label of their own keep their name, in words."""
+    """Returns rows for all other details; those without a label of their own keep their name, in words."""
     rows = {}
     if "sorting" in details:
         methods = str(details.pop("sorting")).split(", ")
@@ -102,7 +102,7 @@ def _box_text(low: list[float], high: list[float]) -> str:
 
 
 def _loss_lines(lost_by_suffix: Mapping[str, list[str]]) -> list[str]:
-    """Return what each format would lose, with one line for all formats that lose the same."""
+    """Returns what each format would lose, with one line for all formats that lose the same."""
     groups: dict[str, list[str]] = {}
     for suffix, lost in lost_by_suffix.items():
         groups.setdefault("; ".join(lost) or "loses nothing", []).append(suffix)

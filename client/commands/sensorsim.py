@@ -65,7 +65,7 @@ def _manifests(folder: Path) -> tuple[Manifest, ...]:
 
 
 def _check(scene: Manifest) -> None:
-    """Print what is in a scene, and what is doubtful; reads its files."""
+    """Reads a scene's files; prints its content, and warns of what is doubtful."""
     files = {path: load_gaussians(path) for path in dict.fromkeys(file.path for file in scene.files)}
     print("\n".join(_described(scene, {path: len(gaussians) for path, gaussians in files.items()})), flush=True)
     means = [np.asarray(files[file.path].means, np.float64) for file in scene.files]
@@ -74,7 +74,7 @@ def _check(scene: Manifest) -> None:
 
 
 def _described(scene: Manifest, counts: Mapping[Path, int]) -> Iterator[str]:
-    """Lines about a scene; `counts` are the Gaussians in its files."""
+    """Yields lines about a scene; `counts` are the Gaussians in its files."""
     span = "any time" if scene.time_range_us is None else "{} to {} us".format(*scene.time_range_us)
     yield f"{scene.scene_id}: {span}"
     tracks: dict[Path, list[str]] = {}

@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     with opened(arguments) as viewer:
         print(f"{viewer.title}: {viewer.url}\nCtrl-C ends it", flush=True)
-        # Ctrl-C is the normal end, and SIGTERM.
+        # Ctrl-C and SIGTERM are normal ways to end.
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
     return 0

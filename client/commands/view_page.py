@@ -72,7 +72,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
             settings, kind = dict(file.settings), "gaussians" if isinstance(file.outline, Gaussians) else "spheres"
             # The worker's default.
             background = settings.pop("background") or (1.0 if kind == "spheres" else 0.0,) * 3
-            # Crop boxes cut the client's copy, and there is none of levels.
+            # Crop boxes cut the client's copy, which scenes with levels do not have.
             whole = None if isinstance(file.scene, GaussianLevels) else file.scene
             views = viewpoints(capture)
 

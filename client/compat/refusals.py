@@ -18,8 +18,8 @@ def renamed(
 
     Args:
         kind: the drop-in's own error.
-        arguments: the drop-in's argument, by a part of a path in the request, by two parts that follow each other
-            ("end.rotation"), which go first, or by the client's own argument.
+        arguments: the drop-in's argument, by a part of a path in the request, by two consecutive parts
+            ("end.rotation"), which take precedence, or by the client's own argument.
         numbers: positions of the drop-in's arguments, if its errors name them.
     """
     try:

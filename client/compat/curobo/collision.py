@@ -49,7 +49,7 @@ class WorldCollisionConfig:
         """Creates the configuration from a dictionary of its attributes.
 
         Args:
-            world_coll_checker_dict: attributes by name; those that there are not here have no effect.
+            world_coll_checker_dict: attributes by name; unknown ones have no effect.
             world_model_dict: a WorldConfig, the content of a world file, or a list of these.
             tensor_args: device and type of tensors.
         """
@@ -98,7 +98,7 @@ class WorldMeshCollision(Obstacles):
         sum_collisions: bool = True,
         compute_esdf: bool = False,
     ) -> torch.Tensor:
-        """Collision costs of spheres, summed over all obstacles; see `SdfMeshWarpPy`.
+        """Returns the collision costs of spheres, summed over all obstacles; see `SdfMeshWarpPy`.
 
         Args:
             query_sphere: (b, h, n, 4) centre and radius, metres; a negative radius disables the sphere.
@@ -143,7 +143,7 @@ class WorldMeshCollision(Obstacles):
         return_loss: bool = False,
         sum_collisions: bool = True,
     ) -> torch.Tensor:
-        """Collision costs of spheres that move from time step to time step; see `SweptSdfMeshWarpPy`.
+        """Returns the collision costs of spheres that move from time step to time step; see `SweptSdfMeshWarpPy`.
 
         The other arguments are those of `get_sphere_distance`. `speed_dt` is the time between time steps, seconds, and
         `sweep_steps` the most samples to take on each half of the way, 0 to 255. With `enable_speed_metric` costs are
@@ -156,7 +156,7 @@ class WorldMeshCollision(Obstacles):
         )  # fmt: skip
         return self._cost(query_sphere, collision_query_buffer, settings, env_query_idx, return_loss)
 
-    # The two are the same function for meshes in the original.
+    # In the original, both are the same function for meshes.
     get_swept_sphere_collision = get_swept_sphere_distance
 
     @outside_graphs
@@ -243,7 +243,7 @@ class CheckedSpheres(SphereFunction):
 
 
 def _check_sum(sum_collisions: Any) -> None:
-    """Raises CuroboArgumentError for what keeps the largest cost of all obstacles: the cost would be another."""
+    """Raises CuroboArgumentError if the largest cost of all obstacles is wanted, because costs are summed here."""
     if not sum_collisions:
         raise CuroboArgumentError.of(
             "sum_collisions",
@@ -256,7 +256,7 @@ def _box(cuboid: Any) -> Any:
     return Cuboid("bounding_box", dims=(1.0, 1.0, 1.0)) if cuboid is None else cuboid
 
 
-# The checkers of single kinds of obstacles, which this one has all of.
+# cuRobo's checkers of single kinds of obstacles; this one supports all kinds.
 WorldPrimitiveCollision = WorldVoxelCollision = WorldMeshCollision
 
 

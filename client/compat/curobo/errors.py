@@ -22,7 +22,7 @@ _ARGUMENTS = {
 
 
 class CuroboArgumentError(InvalidArgument):
-    """An argument that was refused, by its name in cuRobo; a ValueError as there."""
+    """A refused argument, by its name in cuRobo; a ValueError, as in cuRobo."""
 
 
 def curobo_refusals() -> AbstractContextManager[None]:

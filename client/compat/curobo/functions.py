@@ -40,7 +40,7 @@ class SdfMeshWarpPy(SphereFunction):
 
         Args:
             ctx: the context of autograd.
-            query_spheres: (b, h, n, 4) centre x y z and radius in the world, metres; a negative radius disables one.
+            query_spheres: (b, h, n, 4) centre x y z and radius in the world, metres; a negative radius disables it.
             out_cost: (b, h, n), written.
             out_grad: (b, h, n, 4), of which columns 0 to 2 are written if the spheres require a gradient.
             sparsity_idx: (b, h, n) uint8, written: 1 where the cost is not 0.

@@ -1,4 +1,4 @@
-"""Obstacles of code for cuRobo, with its order of arguments, and the meshes and boxes that stand for them."""
+"""Obstacles as code for cuRobo makes them, with its order of arguments, and meshes and boxes in their place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Obstacle:
     Attributes:
         name: its name, by which calls refer to it.
         pose: [7] pose of its frame, for boxes and grids at the centre: x y z, quaternion w x y z; None: the identity.
-        scale: of meshes, factors on x, y, z, or one for all; None: 1. Without effect on others.
+        scale: factors on x, y, z of a mesh, or one for all; None: 1. Without effect on other obstacles.
         color: accepted, without effect, as are the following.
     """
 
@@ -38,11 +38,11 @@ class Obstacle:
     tensor_args: Any = None
 
     def get_mesh(self, process: bool = True) -> Mesh:
-        """Returns a mesh of the same surface, in the same frame; round surfaces become facets inside of them."""
+        """Returns a mesh of the same surface, in the same frame; round surfaces become inscribed facets."""
         raise CuroboArgumentError.of("obstacle", f"expected one with a surface, got {type(self).__name__}")
 
     def get_cuboid(self) -> Cuboid:
-        """Returns the box around it along the axes of its frame."""
+        """Returns its bounding box along the axes of its frame."""
         vertices, _ = self.get_mesh().arrays()
         low, high = vertices.min(axis=0), vertices.max(axis=0)
         pose = pose_array("pose", pose_numbers("pose", self.pose))
@@ -144,7 +144,7 @@ class Mesh(Obstacle):
         file_path: STL, OBJ, PLY or GLB, instead of arrays.
         vertices: [V, 3], metres.
         faces: [F, 3], or flat, three numbers a triangle.
-        file_string: not supported, as is urdf_path; the others have no effect.
+        file_string: not supported, like urdf_path; the remaining attributes have no effect.
     """
 
     file_path: str | None = None
@@ -160,13 +160,13 @@ class Mesh(Obstacle):
     def from_pointcloud(
         pointcloud: Any, pitch: float = 0.02, name: str = "world_pc", pose: Any = None, filter_close_points: float = 0.0
     ) -> Mesh:
-        """Creates the surface of the voxels that have points in them.
+        """Creates the surface of the voxels that contain points.
 
         Args:
             pointcloud: [N, 3] points, metres.
             pitch: edge of a voxel, metres.
-            name: of the mesh.
-            pose: of its frame.
+            name: name of the mesh.
+            pose: pose of its frame.
             filter_close_points: points up to this distance from the origin are left out, metres.
         """
         points = to_numpy("pointcloud", pointcloud).astype(np.float64)
@@ -199,7 +199,7 @@ class VoxelGrid(Obstacle):
         dims: [3] full edges, metres.
         voxel_size: edge of a voxel, metres.
         feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances, positive inside. Queries
-            use its present values, after changes in place by torch too. None: nothing is near, until
+            use its present values, including changes in place by torch. None: nothing is near, until
             `update_voxel_data`.
         xyzr_tensor: [N, 4] centres in the world and radius, if the grid is the result of a query.
         feature_dtype: accepted, without effect.
@@ -241,7 +241,7 @@ class VoxelGrid(Obstacle):
         return replace(self, pose=deepcopy(self.pose), dims=deepcopy(self.dims), **copies)
 
     def _centres(self) -> Float64:
-        """[N, 3] in its frame; like the original's, half a voxel off for an odd number of voxels."""
+        """Returns the voxel centres [N, 3] in its frame; as in the original, half a voxel off for odd counts."""
         edge = self.voxel_size
         axes = [
             (np.arange(1, count + 1) - round(float(length) / (2 * edge))) * edge - edge / 2
@@ -251,7 +251,7 @@ class VoxelGrid(Obstacle):
 
 
 def mesh_of(obstacle: Any) -> ClientMesh:
-    """Returns the mesh of an object with vertices and faces, or file_path; and name, maybe scale."""
+    """Returns the mesh of an object that has vertices and faces, or file_path; a name; and perhaps scale."""
     with curobo_refusals():
         vertices, faces = getattr(obstacle, "vertices", None), getattr(obstacle, "faces", None)
         path = getattr(obstacle, "file_path", None)
@@ -269,13 +269,13 @@ def mesh_of(obstacle: Any) -> ClientMesh:
 
 
 def _arc(radius: float, start: float, stop: float, height: float) -> Float64:
-    """Part of a half circle, [n, 2] distances from the axis and heights."""
+    """Returns part of a half circle as [n, 2], distances from the axis and heights."""
     angles = np.linspace(start, stop, 13 if stop - start < 2 else 25)
     return np.stack([radius * np.cos(angles).round(15), radius * np.sin(angles) + height], axis=1)
 
 
 def _axes_with(direction: Float64) -> Float64:
-    """A rotation whose last column is along a direction; the identity for none."""
+    """Returns a rotation whose last column is along a direction; the identity for a direction of length 0."""
     length = np.linalg.norm(direction)
     if length == 0.0:
         return np.eye(3)

@@ -28,13 +28,13 @@ _PLURALS: dict[Kind, str] = {"mesh": "meshes", "cuboid": "cuboids", "voxel": "vo
 class Obstacles:
     """The obstacles of a checker; the world is rebuilt when something changed."""
 
-    # The model that was loaded last, or the models, as they were given.
+    # The model or list of models that was loaded last, as given.
     world_model: Any = None
 
     def __init__(self, environments: int) -> None:
         self._slots: list[list[Slot]] = [[] for _ in range(environments)]
         self._world: Surroundings | None = None
-        # Ends the storing of the present world.
+        # Releases the stored world.
         self._keeping = ExitStack()
 
     @property
@@ -229,7 +229,7 @@ class Obstacles:
         return [slot.name for slot in self._of(environment) if kind in (None, slot.kind)]
 
     def _find(self, name: str, environment: int, kind: Kind | None = None) -> int:
-        """The number of an obstacle of a name among those of a kind; None: of all."""
+        """Returns the number of the obstacle of a name among those of a kind; None: among all."""
         names = self._names(environment, kind)
         if name not in names:
             listed = ", ".join(names) or f"none, there are no {'obstacles' if kind is None else _PLURALS[kind]}"
@@ -237,7 +237,7 @@ class Obstacles:
         return names.index(name)
 
     def _numbered(self, kind: Kind, name: str | None, number: int | None, environment: int) -> int:
-        """The index of an obstacle of a kind, given by its name or its number among those of the kind."""
+        """Returns the index of an obstacle of a kind, given by its name or its number among those of the kind."""
         of_kind = [index for index, slot in enumerate(self._of(environment)) if slot.kind == kind]
         if name is not None:
             return of_kind[self._find(name, environment, kind)]
@@ -259,7 +259,7 @@ class Obstacles:
 
 
 def _pose_of(w_obj_pose: Any, obj_w_pose: Any) -> Any:
-    """A pose that is given, or the inverse of the other one."""
+    """Returns the pose, given as such or as its inverse."""
     if (w_obj_pose is None) == (obj_w_pose is None):
         raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
     if obj_w_pose is None:

@@ -65,10 +65,10 @@ def registered_mesh(handle: int, argument: str) -> Mesh:
 
 
 def sign_of(mesh: Mesh, client: Client) -> Sign:
-    """Returns the sign policy with cuRobo's results, the fastest one if there are several.
+    """Returns the fastest sign policy that gives cuRobo's results.
 
-    cuRobo casts three rays, which see only what they meet first. They agree with the normals where those decide and no
-    component is inside out.
+    cuRobo casts three rays, which see only their first hits. They agree with the normals if the worker uses normals and
+    no component is inside out.
     """
     with _lock:
         sign = _signs.get(mesh)
@@ -95,7 +95,7 @@ class Slot:
         pose: x y z qw qx qy qz, object to world.
         enabled: whether queries include it.
         grid: the object that a grid comes from, whose features may change.
-        features: the tensor of that object that the shape was made from, and the tensor's version then.
+        features: the tensor that the shape was made from, and its version at that time.
     """
 
     kind: Kind

@@ -77,7 +77,7 @@ class SphereCost:
     return_loss: bool
 
     def forward(self, ctx: Any, spheres: torch.Tensor, buffers: CollisionBuffer) -> torch.Tensor:
-        """Fills the buffers and returns that of the costs; computes gradients only if the spheres require them."""
+        """Fills the buffers and returns the buffer of costs; computes gradients only if the spheres require them."""
         buffers.check(spheres)
         with_gradient = spheres.requires_grad
         with curobo_refusals():

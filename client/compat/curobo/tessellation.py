@@ -6,7 +6,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array, Float64
 
-# Facets around an axis: a circle's are up to 0.2 % of its radius inside of it.
+# Facets around an axis; they deviate inwards by up to 0.2 % of the radius.
 _SECTORS = 48
 # The corners of a voxel's sides, two triangles each, by the direction in which the side looks.
 _SIDES = {
@@ -20,7 +20,7 @@ _SIDES = {
 
 
 def revolved(profile: Float64) -> tuple[Float64, Array]:
-    """The closed surface that a profile sweeps around z.
+    """Returns the closed surface that a profile sweeps around z.
 
     Args:
         profile: [n, 2] distances from z and heights, upward; the first and the last are on z.
@@ -51,7 +51,7 @@ def revolved(profile: Float64) -> tuple[Float64, Array]:
 
 
 def voxel_faces(cells: Array) -> tuple[Float64, Array]:
-    """The surface of voxels of edge 1: those of their sides that do not meet another of them.
+    """Returns the surface of voxels of edge 1: the sides that no other voxel shares.
 
     Args:
         cells: [N, 3] whole numbers, the lower corners, each once.

@@ -1,4 +1,4 @@
-"""The plain values of code for cuRobo. Any objects with the same attributes work too."""
+"""Plain values as cuRobo defines them; any objects with the same attributes work, too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorDeviceType:
         return {"device": self.device, "dtype": self.dtype}
 
     def cpu(self) -> TensorDeviceType:
-        """Returns the same on the CPU."""
+        """Returns a copy for the CPU."""
         return replace(self, device=_CPU)
 
 

@@ -119,7 +119,7 @@ class WorldConfig:
         raise CuroboArgumentError.of("obstacle", f"expected {kinds}, got {type(obstacle).__name__}")
 
     def get_obstacle(self, name: str) -> Any:
-        """Returns the obstacle of this name; None: there is none."""
+        """Returns the obstacle of this name; None if there is none."""
         return next((each for each in self._all() if each.name == name), None)
 
     def remove_obstacle(self, name: str) -> None:

@@ -21,17 +21,18 @@ class GaussianRasterizationSettings(NamedTuple):
         image_height: pixels.
         image_width: pixels.
         tanfovx: tangent of half the horizontal field of view.
-        tanfovy: tangent of half the vertical one.
+        tanfovy: tangent of half the vertical field of view.
         bg: [3] background, or one number for all channels.
         scale_modifier: factor on all scales.
-        viewmatrix: [4, 4] world to camera, for row vectors; like the two below also with axes of 1 before.
+        viewmatrix: [4, 4] world to camera, for row vectors. Leading axes of 1 are allowed, also in projmatrix and
+            campos.
         projmatrix: [4, 4] world to normalised device coordinates, for row vectors; float64 is kept.
         sh_degree: degree of the spherical harmonics in use.
         campos: [3] the eye, world frame, scene units.
         prefiltered: accepted, without effect; in the original it skips a test of visibility, with the same pictures.
         debug: accepted, without effect; errors are explained in any case.
-        antialiasing: reduce opacities as far as the blur enlarges each Gaussian. Settings of originals since October
-            2024 have it, and their rasterizer returns the inverse depth; None: those of the version with depth.
+        antialiasing: reduce opacities as much as the blur enlarges each Gaussian. The original has this setting since
+            October 2024, and then returns the inverse depth; None: as in the version with depth.
     """
 
     image_height: int

@@ -21,7 +21,7 @@ def load_test_data(
     scene_crop: Sequence[float] = (-2, -2, -2, 2, 2, 2),
     scene_grid: int = 1,
 ) -> tuple[Any, ...]:
-    """Reads the test scene of gsplat's repository, and makes Gaussians of random shapes of its points.
+    """Reads the test scene of gsplat's repository, and makes a Gaussian of random shape of each point.
 
     Args:
         data_path: the file; None: assets/test_garden.npz beside the folder of the program that runs.

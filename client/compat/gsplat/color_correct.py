@@ -16,14 +16,14 @@ def color_correct_quadratic(
 ) -> torch.Tensor:
     """Maps the colours of an image to those of a reference by the quadratic polynomials that fit best.
 
-    The method is that of RawNeRF's and mip-NeRF 360's evaluations. Colours within `eps` of 0 or 1, in the image, in the
-    reference or in what the last fit made of the image, do not count.
+    The method is that of RawNeRF's and mip-NeRF 360's evaluations. Colours within `eps` of 0 or 1 in the image, the
+    reference or the result of the last fit are ignored.
 
     Args:
         img: [.., C] colours in [0, 1].
         ref: [.., C] the reference.
         num_iters: how often to fit.
-        eps: distance from 0 and 1 from which on a colour is not clipped.
+        eps: colours closer than this to 0 or 1 count as clipped.
 
     Returns:
         [.., C] corrected colours in [0, 1].
@@ -47,9 +47,9 @@ def color_correct_quadratic(
 
 
 def color_correct_affine(img: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """Maps the colours of an image to those of a reference by one line for each channel.
+    """Maps the colours of an image to those of a reference by an affine map of each channel.
 
-    The line is the one that maps the reference to the image best; its inverse maps the image.
+    It is the inverse of the affine map that fits the reference to the image best.
 
     Args:
         img: [.., C] colours in [0, 1].

@@ -40,9 +40,9 @@ def export_splats(
         quats: [N, 4] rotations (w, x, y, z), of any length.
         opacities: [N] logits.
         sh0: [N, 1, 3] constant coefficients of spherical harmonics.
-        shN: [N, K - 1, 3] the others.
+        shN: [N, K - 1, 3] the other coefficients.
         format: "ply" keeps all bits, "splat" and "ply_compressed" round (docs/formats.md).
-        save_to: a file to write, too.
+        save_to: a file to write the bytes to, too.
 
     Raises:
         GsplatArgumentError: a shape or the format is invalid.

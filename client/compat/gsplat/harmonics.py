@@ -106,9 +106,9 @@ def spherical_harmonics_l1_plus(
     gaussian_ids: torch.Tensor | None = None,
     viewmats_rs: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Evaluates harmonics without the constant one, whose coefficient `shN` [N, K - 1, D] does not have.
+    """Evaluates all harmonics but the constant one, from the coefficients `shN` [N, K - 1, D].
 
-    The sum with `spherical_harmonics_l0` is what `spherical_harmonics` returns; the other arguments are its.
+    Adding `spherical_harmonics_l0` gives the values of `spherical_harmonics`, which describes the other arguments.
     """
     coeffs = torch.nn.functional.pad(shN, (0, 0, 1, 0))
     return spherical_harmonics(
@@ -117,7 +117,7 @@ def spherical_harmonics_l1_plus(
 
 
 def _eyes(viewmats: torch.Tensor) -> torch.Tensor:
-    """The centres [.., 3] of cameras, whose rotations are taken to be orthonormal."""
+    """Returns the centres [.., 3] of cameras, whose rotations are assumed to be orthonormal."""
     return -(viewmats[..., :3, :3] * viewmats[..., :3, 3, None]).sum(-2)
 
 
@@ -130,9 +130,9 @@ def has_harmonics_per_camera(harmonics: Any, means: Any) -> TypeGuard[torch.Tens
 def colors_per_camera(
     coefficients: torch.Tensor, sh_degree: int, means: torch.Tensor, viewmats: Any, viewmats_rs: Any = None
 ) -> torch.Tensor:
-    """The colours [.., C, N, D] of coefficients [.., C, N, K, D], which each camera has of its own.
+    """Returns the colours [.., C, N, D] of coefficients [.., C, N, K, D] that differ between cameras.
 
-    They are evaluated here, as workers have one set of coefficients for all cameras of a scene.
+    They are evaluated here, because workers have one set of coefficients for all cameras of a scene.
     """
     batch, count = means.shape[:-2], means.shape[-2]
     views = {"viewmats": viewmats} | ({} if viewmats_rs is None else {"viewmats_rs": viewmats_rs})
@@ -156,17 +156,17 @@ def with_signals(
     means: torch.Tensor,
     viewmats: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
-    """The channels [.., N, D + E], or [.., C, N, D + E] for each camera, of colours and extra signals.
+    """Returns the channels [.., N, D + E], or [.., C, N, D + E] per camera, of colours and extra signals.
 
-    Harmonics are evaluated here: those of colours are at least 0, those of signals are not.
+    Harmonics are evaluated here; those of colours are clamped at 0, those of signals are not.
 
     Args:
         colors: [.., N, D], [.., C, N, D] or, with a degree, [.., N, K, D]; None: D is 0.
-        sh_degree: of the colours; None: they are channels.
+        sh_degree: degree of the colours; None: they are channels.
         signals: [.., N, E], [.., C, N, E] or, with a degree, [.., N, K, E].
-        signals_degree: of the signals.
+        signals_degree: degree of the signals; None: they are channels.
         means: [.., N, 3].
-        viewmats: [.., C, 4, 4], and at the end of the exposure or None.
+        viewmats: [.., C, 4, 4] poses, and those at the end of the exposure or None.
     """
     views, ends = viewmats
     assert views is not None

@@ -9,17 +9,17 @@ _SSIM_SIGMA, _SSIM_1, _SSIM_2 = 1.5, 0.01**2, 0.03**2
 
 
 def l1_loss(pred: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Absolute differences, of the shape of both; not averaged."""
+    """Returns absolute differences in the shape of both, not averaged."""
     return (pred - target).abs()
 
 
 def mse_loss(pred: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Squared differences, of the shape of both; not averaged."""
+    """Returns squared differences in the shape of both, not averaged."""
     return (pred - target).square()
 
 
 def ssim_loss(img1: torch.Tensor, img2: torch.Tensor, window_size: int = 11) -> torch.Tensor:
-    """Returns 1 - SSIM, the mean over two batches of images [B, C, H, W] in [0, 1], which end in zeros."""
+    """Returns 1 - SSIM, the mean over two batches of images [B, C, H, W] in [0, 1], padded with zeros."""
     offsets = torch.arange(window_size, dtype=img1.dtype, device=img1.device) - window_size // 2
     weights = torch.exp(offsets.square() / (-2 * _SSIM_SIGMA**2))
     weights = (weights / weights.sum()).expand(img1.shape[1], 1, 1, -1)
@@ -45,7 +45,7 @@ def depth_l1_loss(pred_depth: torch.Tensor, gt_depth: torch.Tensor, scene_scale:
 
 
 def _inverse(depth: torch.Tensor) -> torch.Tensor:
-    """1 / depth; 0 where the depth is not above 0, with the gradient 0 there."""
+    """Returns 1 / depth; 0 with the gradient 0 where the depth is not above 0."""
     has_depth = depth > 0
     return torch.where(has_depth, 1 / torch.where(has_depth, depth, 1), 0)
 

@@ -1,7 +1,8 @@
 """gsplat's `meta`: intermediate results, which are computed when they are first read.
 
-No worker sends them: they are computed here from the tensors that were passed, and with sensors by a second call. Only
-the radii come with the picture, where there are gradients: strategies read them in each step, and packed shapes follow.
+Workers do not send them: they are computed here from the tensors that were passed, or with sensors by a second call.
+Only the radii come with the picture, if there are gradients: strategies read them in each step, and packed shapes
+depend on them.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Later:
         self.compute = compute
 
     def __repr__(self) -> str:
-        # The dictionary's own form, too: showing it computes nothing.
+        # The repr of the dictionary shows this, too, and computes nothing.
         return "<computed when read>"
 
 
@@ -88,7 +89,7 @@ class Snapshot:
     """Tensors as they were when a call was made, though optimizers change parameters in place."""
 
     def __init__(self, tensors: Tensors) -> None:
-        """Copies those that optimizers may change, and notes the versions of the others."""
+        """Copies the tensors that optimizers may change, and records the versions of all."""
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         self._tensors = tensors
         self._versions = {name: _version(tensor) for name, tensor in given.items()}
@@ -96,7 +97,7 @@ class Snapshot:
         self._copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
 
     def tensors(self) -> Tensors:
-        """The tensors, part of their graph unless one has been changed since."""
+        """Returns the tensors, as part of their graph unless one has been changed since."""
         changed = [name for name, version in self._versions.items() if _version(self._tensors[name]) != version]
         if not changed:
             return self._tensors
@@ -109,7 +110,7 @@ class Snapshot:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    """How often a tensor was changed in place; 0 for tensors that were made in inference mode, which do not count."""
+    """Returns how often a tensor was changed in place; 0 for tensors of inference mode, which do not count."""
     return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
@@ -121,11 +122,11 @@ class Intermediates:
         compute: computes [.., C, N, ...] by name.
         shape: the sizes [.., C, N].
         device: where results go.
-        packed: they hold visible Gaussians only.
-        names: those that `compute` knows; boxes of tiles need "radii", "means2d" and "depths".
+        packed: whether results hold visible Gaussians only.
+        names: the names that `compute` knows; boxes of tiles need "radii", "means2d" and "depths".
         centres: a tensor in the layout of results, part of the graph, that holds the projected centres once they are
             read; None: they have no gradient.
-        is_read: whether they have been.
+        is_read: whether the projected centres have been read.
     """
 
     compute: Callable[[str], torch.Tensor]
@@ -149,7 +150,7 @@ class Intermediates:
         if name != "means2d" or self.centres is None:
             return self._arranged(name)
         if not self.is_read:
-            # Not a change for autograd: the graph was made before the values were known.
+            # Hidden from autograd, because the graph was made before the values were known.
             self.centres.data.copy_(self._arranged(name).detach())
             self.is_read = True
         return self.centres
@@ -159,7 +160,7 @@ class Intermediates:
         return self.layout.arrange(values.reshape(math.prod(self.shape[:-1]), *values.shape[len(self.shape) - 1 :]))
 
     def ids(self, axis: int) -> torch.Tensor | None:
-        """The scene (0), camera (1) or Gaussian (2) of each packed row; None if results are not packed."""
+        """Returns the scene (0), camera (1) or Gaussian (2) of each packed row; None if results are not packed."""
         visible, (cameras, count) = self.layout.visible, self.shape[-2:]
         if visible is None:
             return None
@@ -167,7 +168,7 @@ class Intermediates:
         return (view // cameras, view % cameras, visible % count)[axis].to(self.device)
 
     def projected(self) -> Projected:
-        """The Gaussians of all pictures in one list."""
+        """Returns the Gaussians of all pictures in one list."""
         axes = 1 if self.packed else len(self.shape)
         arrays = {name: self[name].detach() for name in OUTPUTS if name in self.names}
         flat = {name: array.flatten(0, axes - 1) for name, array in arrays.items()}
@@ -186,7 +187,7 @@ class Jacobian:
         """Computes nothing yet.
 
         Args:
-            snapshot: of the arguments of `rasterization` of these names: means, covars [.., N, 6], quats, scales,
+            snapshot: the arguments of `rasterization` of these names: means, covars [.., N, 6], quats, scales,
                 opacities, viewmats, Ks.
             film: which ellipses are kept.
             radii: int32 [.., C, N, 2] if the worker sent them, else None.
@@ -226,13 +227,13 @@ class Jacobian:
 
 
 class SecondCall:
-    """Has the worker compute what it projects; as in gsplat with sensors, opacities alone have a gradient."""
+    """Has the worker compute the projections; as in gsplat with sensors, only opacities have a gradient."""
 
     def __init__(self, snapshot: Snapshot, call: GaussianCall, tensors: Prepared) -> None:
         """Makes no call yet.
 
         Args:
-            snapshot: of the inputs of the call.
+            snapshot: the inputs of the call.
             call: the call that was made.
             tensors: its inputs.
         """
@@ -261,7 +262,7 @@ def meta_of(
     """Returns the dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
 
     Args:
-        values: those of Gaussians.
+        values: the values of Gaussians.
         tensors: the inputs of the rendering.
         size: width and height of the pictures, pixels.
         tile_size: pixels.

@@ -8,7 +8,7 @@ import torch
 
 
 class SelectiveAdam(torch.optim.Adam):
-    """Adam that steps the rows of visible Gaussians alone, without correction of its averages at the start.
+    """Adam that steps only the rows of visible Gaussians, without bias correction.
 
     Follows Mallick et al., "Taming 3DGS", 2024.
     """
@@ -25,7 +25,7 @@ class SelectiveAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, visibility: torch.Tensor) -> None:  # type: ignore[override]
-        """Steps the rows of `visibility` [N], which is not 0 for them; others keep their values and averages."""
+        """Steps the rows where `visibility` [N] is not 0; other rows keep their values and averages."""
         rows = visibility.reshape(-1).bool().nonzero().flatten()
         for group in self.param_groups:
             (first, second), rate, eps = group["betas"], group["lr"], group["eps"]

@@ -54,7 +54,7 @@ class GsplatArgumentError(InvalidArgument, AssertionError, RuntimeError):
 
 
 class GsplatTypeError(GsplatArgumentError, TypeError):
-    """An argument of `rasterization` is of a type for which gsplat has a TypeError."""
+    """An argument of `rasterization` is of a type for which gsplat raises TypeError."""
 
 
 def gsplat_refusals() -> AbstractContextManager[None]:
@@ -85,7 +85,7 @@ INSTEAD = (
 
 
 def refuse_ranks(distributed: bool) -> None:
-    """Raises NotImplementedError for `distributed` with several ranks; of one rank the Gaussians are all there are."""
+    """Raises NotImplementedError for `distributed` with several ranks; a single rank holds all Gaussians."""
     group = torch.distributed
     if distributed and group.is_available() and group.is_initialized() and group.get_world_size() > 1:
         given = f"expected False with {group.get_world_size()} ranks, got {_shown(distributed)}"
@@ -141,7 +141,7 @@ def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> Non
 
 
 def _shown(value: Any) -> str:
-    """A tensor's shape, the name of an enum's value, the repr of a number or string, else the type's name."""
+    """Returns a tensor's shape, the name of an enum's value, the repr of a number or string, else the type's name."""
     if isinstance(value, torch.Tensor):
         return f"a tensor {list(value.shape)}"
     name = getattr(value, "name", None)

@@ -80,9 +80,9 @@ class BivariateWindshieldModelParameters:
         MAX_COEFFS: most coefficients of one.
         reference_poly: which polynomials were calibrated.
         horizontal_poly: [1, 3, 6, 10, 15 or 21] coefficients, see `lumigrad.client.Windshield`.
-        vertical_poly: likewise.
-        horizontal_poly_inverse: the way back, for rays of pixels.
-        vertical_poly_inverse: likewise.
+        vertical_poly: as horizontal_poly.
+        horizontal_poly_inverse: inverse of horizontal_poly, for rays of pixels.
+        vertical_poly_inverse: inverse of vertical_poly, for rays of pixels.
     """
 
     MAX_ORDER: ClassVar[int] = 5
@@ -126,12 +126,12 @@ class LidarTiling:
 
 
 class RowOffsetStructuredSpinningLidarModelParametersExt(RowOffsetStructuredSpinningLidarModelParameters):
-    """A lidar with what gsplat's kernels look up, which has no effect here."""
+    """A lidar with the lookup tables of gsplat's kernels, which have no effect here."""
 
     def __init__(
         self, params: RowOffsetStructuredSpinningLidarModelParameters, angles_to_columns_map: Any, tiling: Any
     ) -> None:
-        """Takes over the attributes of `params`."""
+        """Copies the attributes of `params`."""
         super().__init__(
             **{
                 field.name: getattr(params, field.name)

@@ -98,7 +98,7 @@ class Bodies:
     opacities: torch.Tensor | None
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Bodies:
-        """The same with all tensors changed."""
+        """Returns a copy with all tensors changed."""
         return Bodies(*(None if value is None else change(value) for value in vars(self).values()))  # type: ignore[arg-type]
 
 
@@ -184,7 +184,7 @@ class Located:
     """Centres in pictures.
 
     Attributes:
-        visible: bool [.., C, N], which are in the range of depths; the others are at the depth 1 on the axis.
+        visible: bool [.., C, N], whether centres are in the range of depths; others are placed at depth 1 on the axis.
         pixels: two tensors [.., C, N].
         depths: [.., C, N] along the camera's z axis, scene units.
         rows: two rows of three entries: derivatives of the pixels by points in the world.
@@ -205,7 +205,7 @@ def locate(means: torch.Tensor, viewmats: torch.Tensor, Ks: torch.Tensor, film: 
     visible = (points[2] >= film.near) & (points[2] <= film.far)
     if film.camera_model != "ortho":
         visible = visible & (points[2] > 1e-12)
-    # Values computed from these must stay finite, also their derivatives.
+    # Values and derivatives computed from these must stay finite.
     x, y, z = (torch.where(visible, value, float(axis == 2)) for axis, value in enumerate(points))
     pixels, jacobian = CAMERAS[film.camera_model](x, y, z, Ks, film)
     columns = list(zip(*turns, strict=True))
@@ -213,7 +213,7 @@ def locate(means: torch.Tensor, viewmats: torch.Tensor, Ks: torch.Tensor, film: 
 
 
 def project(bodies: Bodies, viewmats: torch.Tensor, Ks: torch.Tensor, film: Film) -> Ellipses:
-    """Ellipses [.., C, N] of Gaussians [.., N] in cameras [.., C]; the arguments are not checked."""
+    """Returns the ellipses [.., C, N] of Gaussians [.., N] in cameras [.., C]; the arguments are not checked."""
     located = locate(bodies.means, viewmats, Ks, film)
     bodies = bodies.mapped(lambda value: value.unsqueeze(viewmats.ndim - 3))
     visible, pixels, z = located.visible, located.pixels, located.depths
@@ -251,7 +251,7 @@ _ZERO = 0.0
 
 
 def _covariances(bodies: Bodies, rows: Sequence[Row]) -> tuple[torch.Tensor, ...]:
-    """xx, xy and yy of the covariances in the picture, and their determinants; `rows` lead there from the world."""
+    """Returns xx, xy, yy of the covariances in the picture, and their determinants; `rows` map there from the world."""
     if bodies.covars is None:
         assert bodies.quats is not None and bodies.scales is not None
         axes = list(zip(*_rotations(bodies.quats), strict=True))
@@ -271,7 +271,7 @@ def _covariances(bodies: Bodies, rows: Sequence[Row]) -> tuple[torch.Tensor, ...
 def _radii(
     opacities: torch.Tensor | None, compensations: torch.Tensor, variances: Sequence[torch.Tensor], film: Film
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Whole radii along x and y, and whether any pixel could reach the least alpha."""
+    """Returns whole radii along x and y, and whether any pixel could reach the least alpha."""
     extent: torch.Tensor | float = LARGEST_EXTENT
     reached = torch.ones_like(compensations, dtype=torch.bool)
     if opacities is not None:
@@ -285,7 +285,7 @@ Seen = tuple[tuple[torch.Tensor, torch.Tensor], tuple[Row, Row]]
 
 
 def _pinhole(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, Ks: torch.Tensor, film: Film) -> Seen:
-    """Pixels, and their derivatives by the point in the camera's frame."""
+    """Returns pixels, and their derivatives by the point in the camera's frame."""
     inverse = 1.0 / z
     pixels, slopes, last = [], [], []
     for axis, (value, size) in enumerate(((x, film.width), (y, film.height))):
@@ -306,7 +306,7 @@ def _ortho(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, Ks: torch.Tensor, 
 
 
 def _fisheye(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, Ks: torch.Tensor, film: Film) -> Seen:
-    """Equidistant: pixels grow with the angle from the axis, by `kappa` = angle / radius."""
+    """Projects equidistantly: pixels grow with the angle from the axis, by `kappa` = angle / radius."""
     (fx, cx), (fy, cy) = ((Ks[..., axis, axis, :], Ks[..., axis, 2, :]) for axis in range(2))
     squares = x * x + y * y
     kappa, slope = _equidistant(squares, z)
@@ -318,7 +318,7 @@ def _fisheye(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, Ks: torch.Tensor
 
 
 def _equidistant(squares: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """atan(r / z) / r and its derivative by r over r, of the squares of r; by series where those cancel."""
+    """Returns atan(r / z) / r, and its derivative by r over r, given squares of r; by series where these cancel."""
     tangent = squares / (z * z)
     is_near = tangent < _NEAR_AXIS
     small = torch.where(is_near, tangent, 0.0)
@@ -339,7 +339,7 @@ CAMERAS = {"pinhole": _pinhole, "ortho": _ortho, "fisheye": _fisheye}
 
 
 def _rotations(quats: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], ...]:
-    """Rows of the rotation matrices of quaternions [..., 4] (w, x, y, z) of any length."""
+    """Returns rows of the rotation matrices of quaternions [..., 4] (w, x, y, z) of any length."""
     w, x, y, z = quats.unbind(-1)
     inverse = (w * w + x * x + y * y + z * z).clamp_min(_LEAST_SQUARE).rsqrt()
     w, x, y, z = w * inverse, x * inverse, y * inverse, z * inverse
@@ -347,12 +347,12 @@ def _rotations(quats: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], ...]:
 
 
 def rotations(quats: torch.Tensor) -> torch.Tensor:
-    """Rotation matrices [..., 3, 3] of quaternions [..., 4] (w, x, y, z) of any length."""
+    """Returns rotation matrices [..., 3, 3] of quaternions [..., 4] (w, x, y, z) of any length."""
     return matrices(_rotations(quats), torch.stack)  # type: ignore[no-any-return]
 
 
 def _rows(tensor: torch.Tensor, batch: tuple[int, ...], ids: tuple[torch.Tensor, ...], sparse: bool) -> torch.Tensor:
-    """The rows of visible Gaussians; the gradient of the tensor is sparse on request."""
+    """Returns the rows of visible Gaussians; the gradient of the tensor is sparse on request."""
     scene, _, gaussian = ids
     if sparse:
         flat = tensor if tensor.ndim == 2 else tensor[:, None]
@@ -370,7 +370,7 @@ def _check(
     Ks: torch.Tensor,
     opacities: torch.Tensor | None,
 ) -> tuple[int, ...]:
-    """The leading sizes of checked arguments."""
+    """Checks the arguments; returns their leading sizes."""
     check_shape("means", means.shape, (..., "N", 3))
     *batch, count, _ = means.shape
     if covars is None:

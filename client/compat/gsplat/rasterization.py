@@ -136,7 +136,7 @@ def rasterization(
     if not with_eval3d:
         check_rays(given)
     with gsplat_refusals():
-        # gsplat has the smaller tiles along rays, but for large pictures.
+        # gsplat has smaller tiles along rays, except in large pictures.
         default = _RAY_TILE_SIZE if with_eval3d and min(width, height) < _LARGE_PICTURE else _TILE_SIZE
         tile_size = whole_number("tile_size", default if tile_size is None else tile_size, 1, 1 << 15)
         tensors = _prepared(given)
@@ -224,7 +224,7 @@ def fully_fused_projection_with_ut(
 def _images_of(
     given: Mapping[str, Any], values: Intermediates, call: GaussianCall, frame: Frame, tensors: Prepared
 ) -> dict[str, torch.Tensor]:
-    """The images [V, H, W, ...], part of the graph if an input is."""
+    """Returns the images [V, H, W, ...], as part of the graph if an input is."""
     if not requires_gradient(tensors.inputs.values()):
         return {name: torch.from_numpy(frame[name]) for name in IMAGES if name in frame}
     is_sparse = given["packed"] and given["sparse_grad"]
@@ -239,7 +239,7 @@ def _images_of(
 
 
 def _prepared(given: Mapping[str, Any]) -> Prepared:
-    """The checked inputs; extra signals are channels behind the colours."""
+    """Returns the checked inputs; extra signals are channels after the colours."""
     means, scales, colors = (given[name] for name in ("means", "scales", "colors"))
     sh_degree, backgrounds, signals = (given[name] for name in ("sh_degree", "backgrounds", "extra_signals"))
     # gsplat uses only squares of scales, and optimisers that step them without an activation may make them negative.
@@ -275,7 +275,7 @@ def _scene_of(arguments: Mapping[str, Any]) -> Prepared:
 def _values(
     given: Mapping[str, Any], call: GaussianCall, tensors: Prepared, radii: torch.Tensor | None
 ) -> Intermediates:
-    """Return what `meta` has of each Gaussian, to be computed when it is read."""
+    """Returns the values of each Gaussian in `meta`, which are computed when they are read."""
     compute: Callable[[str], torch.Tensor]
     if given["with_ut"]:
         compute = SecondCall(Snapshot(tensors.inputs), call, tensors)
@@ -285,7 +285,7 @@ def _values(
             given["radius_clip"], given["camera_model"], call.settings.antialiased,
         )  # fmt: skip
         names = ("means", "quats", "scales", "opacities", "viewmats", "Ks", "covars")
-        # Arrays of NumPy are rendered, too, as constants.
+        # NumPy arrays are rendered, too, as constants.
         passed = {name: None if given[name] is None else torch.as_tensor(given[name]) for name in names}
         covars = passed.pop("covars")
         passed |= {"covars": None} if covars is None else {"covars": six_numbers(covars), "quats": None, "scales": None}
@@ -296,7 +296,7 @@ def _values(
 def _cameras(
     given: Mapping[str, Any], tensors: Prepared
 ) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
-    """The inputs with those of lenses, the cameras, and the settings that sensors have, by gsplat's conventions."""
+    """Returns the inputs including lenses, the cameras, and the settings of sensors, by gsplat's conventions."""
     if not given["with_ut"]:
         check_without(given, lenses=True)
         if not given["with_eval3d"]:
@@ -319,21 +319,21 @@ def _images(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def upper_triangles(covars: Any) -> Any:
-    """Symmetric matrices [.., 3, 3] of the upper triangles, which alone get a gradient; other values unchanged."""
+    """Returns symmetric matrices [.., 3, 3] of upper triangles, which alone get a gradient; other values unchanged."""
     if not isinstance(covars, torch.Tensor) or covars.shape[-2:] != (3, 3):
         return covars
     return covars.triu() + covars.triu(1).mT
 
 
 def no_colors(means: torch.Tensor) -> torch.Tensor:
-    """Placeholder colours, for outputs that do not depend on colours."""
+    """Returns placeholder colours, for outputs that do not depend on colours."""
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
     return torch.zeros(*means.shape[:-1], 1)
 
 
 def picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:
-    """The picture [.., H, W, X] of a mode: colours, a depth, or both."""
+    """Returns the picture [.., H, W, X] of a mode: colours, a depth, or both."""
     parts = [images["color"]] if "RGB" in render_mode else []
     if render_mode != "RGB":
         name = "hit_distance" if "d" in render_mode else "depth"

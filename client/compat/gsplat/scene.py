@@ -1,4 +1,4 @@
-"""gsplat's `GaussianScene` (`gsplat.scene`): parameters, and what follows them while a strategy changes their rows."""
+"""gsplat's `GaussianScene` (`gsplat.scene`): parameters, and values that follow them as strategies change rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GaussianScene:
     Attributes:
         id: the name of the scene on a `Stage`.
         splats: parameters by name, a row for each Gaussian.
-        signal: further values by name, a row for each Gaussian, which follow what strategies change.
+        signal: further values by name, a row for each Gaussian, which follow the changes of strategies.
     """
 
     def __init__(self, id: str) -> None:
@@ -44,7 +44,7 @@ class GaussianScene:
         return scene
 
     def num_gaussians(self) -> int:
-        """The number of Gaussians."""
+        """Returns the number of Gaussians."""
         return len(self.splats["means"]) if "means" in self.splats else 0
 
     # Strategies call the following methods once they have changed the rows of the parameters.

@@ -49,7 +49,7 @@ _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
 
 
 def check_without(given: Arguments, *, lenses: bool) -> None:
-    """Raises InvalidArgument for arguments that need `with_ut`, which is False; `lenses`: as in gsplat lenses do."""
+    """Raises InvalidArgument for arguments that need `with_ut`, which is False; with `lenses`, lenses need it, too."""
     for name in (*(_OF_LENSES if lenses else ()), *_OF_SIGMA_POINTS):
         if given[name] is not None:
             raise InvalidArgument.of(name, "expected None without with_ut=True, got one; pass with_ut=True")
@@ -63,7 +63,7 @@ def check_without(given: Arguments, *, lenses: bool) -> None:
 
 
 def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
-    """The settings of Gaussians that sensors have."""
+    """Returns the settings of Gaussians that are specific to sensors."""
     found: dict[str, Any] = {"tile_bounds": tile_bounds}
     found["tile_size"] = given["tile_size"]
     found["response"] = "ray" if truth("with_eval3d", given["with_eval3d"]) else "picture"
@@ -78,13 +78,13 @@ def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
 
 
 def projection_of(camera_model: str) -> Projection:
-    """The client's name of a camera model that is no sensor's."""
+    """Returns the client's name of a camera model that is not a sensor."""
     one_of("camera_model", camera_model, ("pinhole", "ortho", "fisheye"))
     return cast(Projection, MODELS[camera_model])
 
 
 def intrinsics_of(given: Arguments) -> Any:
-    """K, or what stands for it with a lidar, which has none."""
+    """Returns Ks, or identities for a lidar, which has no intrinsics."""
     if given["Ks"] is not None or given["camera_model"] != "lidar" or given["viewmats"] is None:
         return given["Ks"]
     return torch.eye(3, dtype=torch.float64).expand(*on_host("viewmats", given["viewmats"]).shape[:-2], 3, 3)
@@ -93,11 +93,11 @@ def intrinsics_of(given: Arguments) -> Any:
 def sensors(
     given: Arguments, sizes: Sequence[int], row_time: RowTime, lens_domain: LensDomain
 ) -> tuple[SensorMatrices, dict[str, torch.Tensor]]:
-    """The cameras, and the inputs beside the matrices from which they are made.
+    """Returns the cameras, and the inputs besides the matrices from which they are made.
 
     Args:
         given: the arguments of gsplat's function by their names.
-        sizes: those before [4, 4] of `viewmats`.
+        sizes: the sizes before [4, 4] of `viewmats`.
         row_time: when a point is exposed.
         lens_domain: up to where a lens is valid.
     """
@@ -148,14 +148,14 @@ def _shutter(value: Any) -> Shutter:
 
 
 def _name_of(value: Any, kind: type[Enum]) -> Any:
-    """The name of an enum's value, of ours or of gsplat's own, or of its number, which gsplat's own classes return."""
+    """Returns the name of an enum's value, ours or gsplat's, or of its number, which gsplat's own classes return."""
     if isinstance(value, int) and not isinstance(value, bool) and value in [member.value for member in kind]:
         return kind(value).name
     return getattr(value, "name", value)
 
 
 def _read(argument: str, parameters: Any, kind: type, names: Sequence[str]) -> list[Any]:
-    """The attributes of an argument; raises InvalidArgument unless it has those of `kind`, ours or gsplat's own."""
+    """Returns the attributes of an argument; raises InvalidArgument unless it is a `kind`, ours or gsplat's own."""
     try:
         return [getattr(parameters, name) for name in names]
     except AttributeError as error:
@@ -163,7 +163,7 @@ def _read(argument: str, parameters: Any, kind: type, names: Sequence[str]) -> l
 
 
 def _coefficients(given: Arguments, views: tuple[int, ...], model: str) -> dict[str, Any]:
-    """The coefficients of each camera, [V, k]."""
+    """Returns the coefficients of each camera, [V, k]."""
     taken, inputs = _TAKEN.get(model, {}), dict[str, Any]()
     for name in _COEFFICIENTS:
         if given[name] is None:
@@ -181,7 +181,7 @@ def _coefficients(given: Arguments, views: tuple[int, ...], model: str) -> dict[
 
 
 def _shared(views: tuple[int, ...], name: str, values: Any) -> torch.Tensor:
-    """Coefficients [k] that all cameras share, as [V, k]."""
+    """Returns coefficients [k] that all cameras share, as [V, k]."""
     if values is None:
         raise InvalidArgument.of(name, "expected coefficients [k], got None")
     tensor = TENSORS.real(name, values)
@@ -232,7 +232,7 @@ def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[st
 
 
 def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any], *, along_rays: bool) -> None:
-    """Adds the polynomials of a windshield to `inputs`; those of the way back, which only rays take, with them."""
+    """Adds the polynomials of a windshield to `inputs`, including the inverse ones, which only rays need."""
     if parameters is None:
         return
     fields = {"horizontal": "horizontal_poly", "vertical": "vertical_poly"}
@@ -242,7 +242,7 @@ def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any],
     polynomials = _read(argument, parameters, BivariateWindshieldModelParameters, tuple(fields.values()))
     for (name, field), values in zip(fields.items(), polynomials, strict=True):
         if name.endswith("_inverse") and values is None:
-            # Given rays have no way back; otherwise the worker asks for it.
+            # Rays that are given need no inverse; otherwise the worker asks for it.
             continue
         path = f"{argument}.{field}"
         coefficients = inputs[name] = _shared(views, path, values)

@@ -25,7 +25,7 @@ class Stage:
         return self._of(scene_id)[0]
 
     def render(self, scene_id: str, **kwargs: Any) -> Any:
-        """Returns what a scene's function returns for its `splats` and the arguments; raises KeyError without it."""
+        """Calls a scene's function with its `splats` and the arguments; raises KeyError if there is no such scene."""
         scene, render = self._of(scene_id)
         return render(splats=scene.splats, **kwargs)
 

@@ -150,7 +150,7 @@ def fully_fused_projection_2dgs(
     packed: bool = False,
     sparse_grad: bool = False,
 ) -> tuple[torch.Tensor, ...]:
-    """Projects surfels on a worker, which draws them for that; the arguments are those of `rasterization_2dgs`.
+    """Projects surfels on a worker, which also draws them; the arguments are those of `rasterization_2dgs`.
 
     Returns:
         radii int32 [.., C, N, 2], pixels; means2d [.., C, N, 2], pixels; depths [.., C, N]; ray_transforms
@@ -207,8 +207,8 @@ class _Geometry:
     def _found(self) -> dict[str, torch.Tensor]:
         """Values that are part of the graph of the inputs.
 
-        "ray_transforms" [3, 3] map (u, v, 1) to homogeneous pixels; "normals" [3] are in the camera's frame, turned to
-        it.
+        "ray_transforms" [3, 3] map (u, v, 1) to homogeneous pixels; "normals" [3] are in the camera's frame, turned
+        towards the camera.
         """
         found = self._tensors.inputs
         means, quats, scales, opacities = (found[name] for name in ("means", "quats", "scales", "opacities"))

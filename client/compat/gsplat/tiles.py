@@ -17,7 +17,7 @@ class Projected:
     Attributes:
         images: int64 [M] the number of each Gaussian's picture.
         means2d: [M, 2] centres.
-        radii: [M, 2] half extents; 0 for those that are culled.
+        radii: [M, 2] half extents; 0 for culled Gaussians.
         conics: [M, 3] inverse covariances (xx, xy, yy); boxes depend on neither them nor opacities.
         opacities: [M].
         depths: [M] depths, by which they are sorted.
@@ -59,7 +59,7 @@ def intersect(
         tile_size: pixels.
         tile_width: tiles in a row.
         tile_height: tiles in a column.
-        boxes: list those that the box of the radii meets instead.
+        boxes: list the tiles that the box of the radii meets instead.
     """
     if boxes:
         rows, (first, last) = _boxes(projected, tile_size, tile_width, tile_height)
@@ -108,7 +108,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _boxes(projected: Projected, tile_size: int, tile_width: int, tile_height: int) -> tuple[Pair, Pair]:
-    """Returns the same as `_rows` and `_columns`, of the boxes around the centres."""
+    """Returns the same as `_rows` and `_columns`, for the boxes around the centres."""
     limits = torch.tensor([tile_width, tile_height], device=projected.means2d.device)
     first = torch.floor((projected.means2d - projected.radii) / tile_size).long().clamp_min(0).minimum(limits)
     last = torch.ceil((projected.means2d + projected.radii) / tile_size).long().clamp_min(0).minimum(limits)

@@ -34,9 +34,9 @@ ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]
 class Renderer(torch.nn.Module):
     """Renders spheres as PyTorch3D's class of this name does, on a worker; gradients included.
 
-    The picture, the forward info and the gradients are the original's, its approximations included. What differs on
-    purpose: each element of a batch uses its own row of `opacity`, and where the original gives NaN the result is the
-    limit or 0.
+    The picture, the forward info and the gradients are the original's, its approximations included. Two differences
+    are deliberate: each element of a batch uses its own row of `opacity`, and where the original gives NaN the result
+    is the limit or 0.
     """
 
     device_tracker: torch.Tensor
@@ -79,7 +79,7 @@ class Renderer(torch.nn.Module):
         self.register_buffer("device_tracker", torch.zeros(1))
 
     def extra_repr(self) -> str:
-        """The line that print(module) shows."""
+        """Returns the line that print(module) shows."""
         limits = self._renderer
         return (
             f"width={limits.width}, height={limits.height}, max_num_balls={limits.max_num_balls}, "
@@ -238,7 +238,7 @@ def _inputs(arguments: ForwardArguments) -> list[torch.Tensor]:
 
 
 def _elements(arguments: ForwardArguments) -> list[dict[str, torch.Tensor | None]]:
-    """The inputs of `SphereCall` for each element of the batch, on the host."""
+    """Returns the inputs of `SphereCall` for each element of the batch, on the host."""
     points = {
         "positions": arguments.vert_pos,
         "colors": arguments.vert_col,

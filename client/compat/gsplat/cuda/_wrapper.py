@@ -24,12 +24,12 @@ from lumigrad.client.compat.gsplat.surfels import fully_fused_projection_2dgs
 
 
 def _offered() -> bool:
-    """Says that programs find this part of gsplat here."""
+    """Returns True: this part of gsplat is offered here."""
     return True
 
 
 def _not_offered() -> bool:
-    """Says that programs do not find this part of gsplat here: functions that only its kernels have."""
+    """Returns False: this part of gsplat, functions that only its kernels have, is not offered here."""
     return False
 
 

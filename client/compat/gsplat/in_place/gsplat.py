@@ -4,6 +4,6 @@ import sys
 
 from lumigrad.client.compat.gsplat import install
 
-# An import returns what is in its place once the module has run.
+# An import returns the entry of `sys.modules` once the module has run.
 sys.modules.pop("gsplat", None)
 install()

@@ -52,9 +52,9 @@ class Splats:
         """Replaces each Gaussian of the mask, bool [N], by two smaller ones, which are sampled from it.
 
         Args:
-            mask: which are replaced; theirs are the last rows afterwards.
-            revised_opacity: the two together are as opaque as the one (Bulò et al., "Revising densification in
-                Gaussian splatting", 2024); else each has its opacity.
+            mask: the Gaussians to replace; the new ones are the last rows.
+            revised_opacity: whether the two together are as opaque as the original (Bulò et al., "Revising
+                densification in Gaussian splatting", 2024); otherwise each has its opacity.
         """
         chosen, rest = mask.nonzero().flatten(), (~mask).nonzero().flatten()
         scales = self.params["scales"][chosen].exp()
@@ -148,7 +148,7 @@ class Splats:
         means.add_((turns * along[:, None]).sum(-1))
 
     def _shared(self, sources: torch.Tensor, min_opacity: float) -> dict[str, torch.Tensor]:
-        """New opacities and scales of sampled Gaussians, before activation, with which all copies look like one."""
+        """Returns opacities and scales of sampled Gaussians, before activation, with which all copies look like one."""
         raw = self.params["opacities"][sources]
         copies = torch.bincount(sources, minlength=len(self.params["opacities"]))[sources] + 1
         opacities, factors = relocated(raw.flatten().sigmoid(), copies, min_opacity)
@@ -191,7 +191,7 @@ MOST_COPIES = 51
 def relocated(
     opacities: torch.Tensor, copies: torch.Tensor, min_opacity: float = 0.005
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Opacities and factors of scales with which several coinciding Gaussians look like the one before.
+    """Returns opacities and factors of scales with which coinciding Gaussians together look like the original.
 
     Equation 9 of Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo", NeurIPS 2024.
 
@@ -217,7 +217,7 @@ def relocated(
 
 
 def _binomials(most: int, k: int, number: torch.Tensor) -> torch.Tensor:
-    """C(n, k) for each number n up to `most`, as doubles."""
+    """Returns C(n, k) for each number n up to `most`, as doubles."""
     row = torch.zeros(most + 1, dtype=torch.float64, device=number.device)
     for n in range(k, most + 1):
         row[n] = float(math.comb(n, k))
@@ -229,7 +229,7 @@ def _with_zeros(old: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def _sampled(raw_opacities: torch.Tensor, number: int) -> torch.Tensor:
-    """Indices of Gaussians, sampled with replacement in proportion to opacity."""
+    """Returns indices of Gaussians, sampled with replacement in proportion to opacity."""
     weights = raw_opacities.flatten().sigmoid()
     if len(weights) <= _MOST_WEIGHTS:
         return torch.multinomial(weights, number, replacement=True)

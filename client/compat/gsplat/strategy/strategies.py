@@ -52,20 +52,22 @@ class DefaultStrategy(Strategy):
 
     Attributes:
         prune_opa: Gaussians of a smaller opacity are removed.
-        grow_grad2d: those whose mean gradient of the projected centre is larger, with pictures from -1 to 1, grow;
+        grow_grad2d: Gaussians grow if the mean gradient of their projected centre, in pictures from -1 to 1, is larger;
             with `absgrad` larger values are usual, such as 0.0008.
-        grow_scale3d: growing ones up to this size are duplicated, larger ones split; relative to the scene's scale.
-        grow_scale2d: those with larger radii, relative to the picture, are split; until `refine_scale2d_stop_iter`.
-        prune_scale3d: larger ones are removed after the first reset; relative to the scene's scale.
-        prune_scale2d: those with larger radii, relative to the picture, too; until `refine_scale2d_stop_iter`.
+        grow_scale3d: growing Gaussians up to this size are duplicated, larger ones split; relative to the scene's
+            scale.
+        grow_scale2d: Gaussians with larger radii, relative to the picture, are split; until `refine_scale2d_stop_iter`.
+        prune_scale3d: larger Gaussians are removed after the first reset; relative to the scene's scale.
+        prune_scale2d: Gaussians with larger radii, relative to the picture, are removed, too; until
+            `refine_scale2d_stop_iter`.
         refine_scale2d_stop_iter: step until which radii count; 0: never.
-        refine_start_iter: Gaussians grow and are removed after this step,
-        refine_stop_iter: until this one,
-        refine_every: each time this many steps have passed.
+        refine_start_iter: step after which Gaussians grow and are removed.
+        refine_stop_iter: step at which this ends.
+        refine_every: number of steps from one change to the next.
         reset_every: steps after which opacities are reset to at most twice `prune_opa`.
         pause_refine_after_reset: steps after a reset in which nothing grows or is removed.
         absgrad: take `meta["means2d"].absgrad`; pass absgrad=True to `rasterization` too.
-        revised_opacity: the two parts of a split one together have its opacity.
+        revised_opacity: whether the two parts of a split Gaussian together have its opacity.
         verbose: print what was changed.
         key_for_gradient: the tensor in `meta` whose gradient counts.
 
@@ -96,7 +98,7 @@ class DefaultStrategy(Strategy):
     key_for_gradient: Literal["means2d", "gradient_2dgs"] = "means2d"
 
     def initialize_state(self, scene_scale: float = 1.0) -> State:
-        """The running statistics, empty; `scene_scale` is the extent of the scene, by which sizes are measured."""
+        """Returns empty running statistics; sizes are relative to `scene_scale`, the extent of the scene."""
         return {**dict.fromkeys(self._statistics), "scene_scale": scene_scale}
 
     @property
@@ -125,12 +127,12 @@ class DefaultStrategy(Strategy):
         packed: bool = False,
         scene: Any = None,
     ) -> None:
-        """Adds to the statistics and, where the step is due, changes the Gaussians; to be called after `backward`.
+        """Adds to the statistics and, if the step is due, changes the Gaussians; to be called after `backward`.
 
         Args:
             params: parameters by name; entries are replaced.
-            optimizers: by the names of parameters; their states follow.
-            state: from `initialize_state`; changed.
+            optimizers: optimizers by the names of parameters; their states follow.
+            state: the result of `initialize_state`; changed.
             step: number of the step.
             info: the third result of `rasterization`.
             packed: as passed to `rasterization`.
@@ -206,7 +208,7 @@ class DefaultStrategy(Strategy):
 
 @dataclass
 class MCMCStrategy(Strategy):
-    """Moves transparent Gaussians onto opaque ones, adds others up to a number, and shakes them.
+    """Moves transparent Gaussians onto opaque ones, adds Gaussians up to a limit, and adds noise to their means.
 
     Follows Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo", NeurIPS 2024. Parameters are means,
     quats, scales (logarithms) and opacities (logits), and any others.
@@ -214,11 +216,11 @@ class MCMCStrategy(Strategy):
     Attributes:
         cap_max: largest number of Gaussians.
         noise_lr: factor of the noise, beside the learning rate.
-        refine_start_iter: Gaussians are moved and added after this step,
-        refine_stop_iter: until this one,
-        noise_injection_stop_iter: step from which there is no noise; negative: there always is.
-        refine_every: Gaussians are moved and added each time this many steps have passed.
-        min_opacity: those of at most this opacity are moved.
+        refine_start_iter: step after which Gaussians are moved and added.
+        refine_stop_iter: step at which this ends.
+        noise_injection_stop_iter: step from which there is no noise; negative: there is always noise.
+        refine_every: number of steps from one change to the next.
+        min_opacity: Gaussians of at most this opacity are moved.
         verbose: print what was changed.
         noise_opacity_t: opacity at which the noise has fallen to half.
         noise_opacity_k: how fast it falls there.
@@ -242,7 +244,7 @@ class MCMCStrategy(Strategy):
     noise_opacity_k: float = 100.0
 
     def initialize_state(self) -> State:
-        """A state with gsplat's table of binomial coefficients, for programs that read it; nothing here does."""
+        """Returns a state with gsplat's table of binomial coefficients, which programs may read."""
         rows = [[float(math.comb(n, k)) for k in range(MOST_COPIES)] for n in range(MOST_COPIES)]
         return {"binoms": torch.tensor(rows)}
 
@@ -261,9 +263,9 @@ class MCMCStrategy(Strategy):
         lr: float,
         scene: Any = None,
     ) -> None:
-        """Changes the Gaussians where the step is due, and adds noise; to be called after `backward`.
+        """Changes the Gaussians if the step is due, and adds noise; to be called after `backward`.
 
-        `lr` is the learning rate of the means. The others are those of `DefaultStrategy`; `info` is not read.
+        `lr` is the learning rate of the means. The other arguments are those of `DefaultStrategy`; `info` is not read.
         """
         splats = Splats(params, optimizers, {}, scene)
         if self.refine_start_iter < step < self.refine_stop_iter and step % self.refine_every == 0:

@@ -48,7 +48,8 @@ def views(count: int, width: int, height: int) -> list[View]:
 def write_capture(folder: Path, taken: Iterable[tuple[View, Exposure]]) -> int:
     """Writes images/, points.ply and transforms.json; returns the number of photographs.
 
-    The pictures are PNG files, transparent around the still life. The points are places that random pixels show.
+    The pictures are PNG files, transparent around the still life. The points are surface points that random pixels
+    show.
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)

@@ -23,9 +23,9 @@ _PITCH, _HOUSE = 24.0, 12.0
 _LOWEST, _HIGHEST = 6.0, 40.0
 # Gaussians of the streets and of the walls of a block, each in two layers.
 _STREET_ROWS, _WALL_ROWS = 6_000, 36_000
-# The vase is so many times larger, and stands here in its block.
+# The scale of the vase, and its place in a block.
 _VASE_SCALE, _VASE_PLACE = 2.0, (0.0, -9.0, 1.0)
-# Parts of the vase that are farther from its middle are left out: fits put remote ones behind it.
+# Gaussians of the vase farther from its middle are left out, because fits place some far behind it.
 _VASE_RADIUS = 1.6
 _STREET = np.array([0.32, 0.32, 0.34])
 _WALLS = np.array([[0.72, 0.45, 0.35], [0.85, 0.80, 0.70], [0.55, 0.60, 0.66], [0.80, 0.68, 0.45]])
@@ -34,14 +34,14 @@ _DEGREE = 1
 
 
 def write_city(path: str | PathLike[str], count: int) -> Iterator[int]:
-    """Writes a .ply with `count` Gaussians of degree 1, and the view from above the street beside it.
+    """Writes a .ply with `count` Gaussians of degree 1, and beside it a view from above the street.
 
     Args:
         path: the file.
         count: the number of Gaussians, at least 1.
 
     Yields:
-        How many are written.
+        How many Gaussians have been written so far.
     """
     vase = _vase()
     rows = _STREET_ROWS + _WALL_ROWS + len(vase)
@@ -59,7 +59,7 @@ def write_city(path: str | PathLike[str], count: int) -> Iterator[int]:
 
 
 def _centre(block: int) -> Float64:
-    """Returns [3], the middle of a block: they lie on a square spiral around the first."""
+    """Returns the middle [3] of a block; blocks lie on a square spiral around the first."""
     if not block:
         return np.zeros(3)
     ring = math.ceil((math.sqrt(block + 1) - 1) / 2)

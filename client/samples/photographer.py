@@ -25,7 +25,7 @@ _OFFSETS = ((-0.25, 0.125), (0.125, 0.25), (0.25, -0.125), (-0.125, -0.25))
 
 @dataclass(frozen=True)
 class Exposure:
-    """Camera settings of a photograph.
+    """A photograph, and the points that it shows.
 
     Attributes:
         pixels: [H, W, 4] uint8: colour and coverage, 0 where there is nothing.
@@ -57,7 +57,7 @@ def photograph(camera: Camera) -> Exposure:
 
 
 def _edges(values: Float64) -> Array:
-    """[H, W] whether a pixel differs from one beside it."""
+    """Returns [H, W], whether a pixel differs from one beside it."""
     rough = np.zeros(values.shape[:2], bool)
     across = np.abs(np.diff(values, axis=1)).max(axis=2) > _CONTRAST
     down = np.abs(np.diff(values, axis=0)).max(axis=2) > _CONTRAST
@@ -86,7 +86,7 @@ def _seen(model: OpenCVModel, pixels: Float64) -> tuple[Float64, Float64]:
 
 
 def _around_all(eye: Float64, directions: Float64) -> tuple[Float64, Float64]:
-    """The interval of depths [N] of each ray in the ball around everything; empty where it misses the ball."""
+    """Returns the interval of depths [N] of each ray in the ball around everything; empty where it misses the ball."""
     offset = eye - np.array(still_life.FOCUS)
     middle = -directions @ offset
     half = np.sqrt(np.maximum(still_life.RADIUS**2 - (offset @ offset - middle**2), 0.0))
@@ -126,7 +126,7 @@ def _lit(places: Float64, kinds: Array, directions: Float64) -> Float64:
 
 
 def _normals(places: Float64) -> Float64:
-    """[N, 3] unit gradients of the distance."""
+    """Returns [N, 3], unit gradients of the distance."""
     step = 1e-4
     sides = [
         still_life.distances(places + step * axis)[0] - still_life.distances(places - step * axis)[0]
@@ -137,7 +137,7 @@ def _normals(places: Float64) -> Float64:
 
 
 def _unshadowed(places: Float64) -> Float64:
-    """[N] the share of the lamp that is seen from points."""
+    """Returns [N], the share of the lamp that is visible from points."""
     share, depths = np.ones(len(places)), np.full(len(places), 0.02)
     active = np.arange(len(places))
     for _ in range(_SHADOW_STEPS):

@@ -66,12 +66,12 @@ def gloss(kinds: Array) -> Float64:
 
 
 def _profile(z: Float64) -> Float64:
-    """The radius of the vase at a height."""
+    """Returns the radius of the vase at a height."""
     return 0.27 + 0.14 * np.sin(2 * math.pi * 0.95 * z / _VASE_HEIGHT - 0.25)
 
 
 def _to_fruit(points: Float64) -> Float64:
-    """[3, N] distances to ellipsoids, scaled down to be bounds."""
+    """Returns [3, N], distances to ellipsoids, scaled down to be bounds."""
     offsets = points - _FRUIT[:, None]
     stretched = np.linalg.norm(offsets / _FRUIT_RADII[:, None], axis=-1)
     return np.asarray((stretched - 1) * _FRUIT_RADII.min(axis=1)[:, None])
@@ -87,7 +87,7 @@ def _in_sector(points: Float64) -> tuple[Array, Float64]:
 
 
 def _lean(z: Float64) -> Float64:
-    """How far a stem is from the axis at a height."""
+    """Returns how far a stem is from the axis at a height."""
     return 0.03 + 0.42 * np.square(np.maximum(z - 0.7, 0.0) / 1.1)
 
 

@@ -33,7 +33,7 @@ class CameraPanel:
             browser: the browser that shows it.
             views: the cameras by name, at least one.
             first: initial viewpoint.
-            player: plays them; shared with the camera path, because one of them moves the camera at a time.
+            player: plays them; shared with the camera path, because only one of them may move the camera at a time.
             jump: moves the browser's camera to a viewpoint.
             changed: called after a choice that needs a new image.
         """
@@ -64,7 +64,7 @@ class CameraPanel:
         return self._frusta.is_visible
 
     def play(self) -> None:
-        """Plays the cameras in their order, from the one that is chosen; stops if they play."""
+        """Plays the cameras in their order, from the chosen one; stops them if they are playing."""
         if self._player.is_playing:
             self._player.stop()
             return

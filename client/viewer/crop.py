@@ -1,4 +1,4 @@
-"""A box that hides what is outside of it: its sliders, its outline, and the part of a scene inside it."""
+"""A box that hides everything outside it: its sliders, its outline, and the part of a scene inside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# The share of the centres that lie beyond either end of a slider: few strays would make the rest of it useless.
+# The percentage of centres beyond either end of a slider: a few strays would make the rest of it useless.
 _STRAYS_PERCENT = 0.5
 _STEPS = 200
 _COLOR = (120, 190, 255)
@@ -26,7 +26,7 @@ class Box:
 
     Attributes:
         low: x, y and z of its lower corner, world frame, scene units.
-        high: likewise of its upper corner.
+        high: x, y and z of its upper corner.
     """
 
     low: tuple[float, ...]

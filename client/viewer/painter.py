@@ -43,7 +43,7 @@ class View:
         look: the other choices in the panel.
         is_solid: whether the browser draws objects that mix with the scene.
         through: a camera of a data set that takes the picture in place of the browser's, with its lens and shutter.
-        box: what is outside of it is hidden; None: nothing.
+        box: everything outside it is hidden; None: nothing is hidden.
     """
 
     lens: Lens
@@ -60,7 +60,7 @@ class View:
 
 
 class Painter:
-    """Renders one stored scene for one browser. Thread-safe, but for `paint`, which one thread calls at a time.
+    """Renders one stored scene for one browser. Thread-safe, except for `paint`, which one thread calls at a time.
 
     Attributes:
         modes: the scene's modes by label.
@@ -73,7 +73,7 @@ class Painter:
 
         Args:
             client: a client of the worker.
-            stored: returns the scene to render, of which crop boxes need the client's copy.
+            stored: returns the scene to render; crop boxes need the client's copy of it.
             kind: its kind, "gaussians" or "spheres".
             settings: settings of `Client.render`.
         """
@@ -82,7 +82,7 @@ class Painter:
         self._lock = threading.Lock()
         self._cropped: tuple[Box, SceneHandle] | None = None
         self._stream: RenderStream | None = None
-        # Ends the storing of that part.
+        # Releases the stored part.
         self._keeping = ExitStack()
         self.modes = {mode.label: mode for mode in modes_of(kind)}
 
@@ -106,7 +106,7 @@ class Painter:
         return mode.levels(frame, view.look, is_sharp=True)
 
     def close(self) -> None:
-        """Removes what the crop box stored."""
+        """Ends the stream, and removes the part that the crop box stored."""
         with self._lock:
             self._end_stream()
             self._forget()
@@ -135,7 +135,7 @@ class Painter:
         return client._rendered(request) if cancellation is None else self._streamed(request, cancellation)
 
     def _streamed(self, request: RenderRequest, cancellation: Cancellation) -> Frame:
-        """Renders a request as a frame of the stream of its scene; those that were cancelled before are skipped."""
+        """Renders a request as a frame of the stream of its scene; skips frames that were cancelled before."""
         with self._lock:
             if self._stream is None or self._stream.scene is not request.scene:
                 self._end_stream()
@@ -177,7 +177,7 @@ class Painter:
         self._keeping.close()
 
     def _along_axis(self, frame: Frame, lens: Lens) -> Array:
-        """Returns [H, W], depths along the view direction; frames of spheres, and by distance, have those of rays."""
+        """Returns depths [H, W] along the view direction; spheres, and Gaussians by distance, have them along rays."""
         depth = frame[self._depth]
         if self._is_gaussians and self._settings.get("depth_order") != "distance":
             return depth

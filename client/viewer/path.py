@@ -34,11 +34,11 @@ class CameraPath:
 
     @property
     def duration_s(self) -> float:
-        """The time of the whole way."""
+        """The duration of the whole path."""
         return self.seconds * (len(self.keys) if self.is_loop else len(self.keys) - 1)
 
     def at(self, moment_s: float) -> Viewpoint:
-        """Returns the viewpoint at a time from 0 to `duration_s`; beyond it that of its end, or of the next round."""
+        """Returns the viewpoint at a time; beyond `duration_s` the last one, or for a loop that of the next round."""
         place = moment_s / self.seconds
         if not self.is_loop:
             place = min(max(place, 0.0), len(self.keys) - 1.0)
@@ -56,7 +56,7 @@ class CameraPath:
         return Viewpoint.looking(row[:3], row[3:6], unit("up", row[6:9]), float(row[9]), self.keys[0].aspect)
 
     def frames(self, frames_per_second: float) -> Iterator[Viewpoint]:
-        """Yields the viewpoints of a video; of a loop, the last is before the first, so that it repeats smoothly."""
+        """Yields the viewpoints of a video; a loop ends one frame before its first, so that it repeats smoothly."""
         count = round(self.duration_s * frames_per_second) + (0 if self.is_loop else 1)
         return (self.at(index / frames_per_second) for index in range(count))
 
@@ -80,11 +80,11 @@ class Player:
 
     @property
     def is_playing(self) -> bool:
-        """Whether it calls."""
+        """Whether it is playing."""
         return not self._ended.is_set()
 
     def start(self, step: Callable[[float], bool], period_s: float, end: Callable[[], None]) -> None:
-        """Starts, and stops what played before.
+        """Starts playing, and stops what played before.
 
         Args:
             step: called with the seconds since the start; returns whether to go on.

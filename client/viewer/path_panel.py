@@ -66,7 +66,7 @@ class PathPanel:
         self._changed()
 
     def play(self) -> None:
-        """Moves the camera along the path; stops if it moves."""
+        """Moves the camera along the path; stops it if it is moving."""
         if self._player.is_playing:
             self._player.stop()
             return
@@ -82,7 +82,7 @@ class PathPanel:
         self._player.start(step, 1.0 / _FRAMES_PER_SECOND, self._show_stopped)
 
     def export(self) -> None:
-        """Renders the path and sends the browser the file; stops if it is being rendered."""
+        """Renders the path and sends the browser the file; stops if a video is being rendered."""
         if not self._stop_export.is_set():
             self._stop_export.set()
             return
@@ -137,7 +137,7 @@ class PathPanel:
 
 
 def _video(pictures: Iterator[Levels]) -> bytes:
-    """Returns an .mp4 file; an empty one of no pictures, where the export was stopped before the first."""
+    """Returns an .mp4 file; empty bytes if the export was stopped before the first picture."""
     first = next(pictures, None)
     if first is None:
         return b""

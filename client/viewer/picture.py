@@ -1,4 +1,4 @@
-"""Image of the viewer: encoded, with timings and depths."""
+"""An encoded image of the viewer, with timings and depths."""
 
 from __future__ import annotations
 

@@ -15,11 +15,12 @@ import numpy as np
 from lumigrad.client.errors import Cancelled
 from lumigrad.client.transport.call import Cancellation
 
-# The weight of earlier measurements, with each new one.
+# Factor by which each new measurement reduces the weight of earlier ones.
 _DECAY = 0.9
 # Outliers, as on a busy machine, count as at most this multiple of the expected time.
 _LARGEST_SURPRISE = 4.0
-# The share of the time between pictures that pixels may take even if a far worker makes pictures of any size late.
+# The share of the time between pictures that pixels may take even if, with a distant worker, pictures of any size are
+# late.
 _LEAST_SHARE_OF_TIME = 0.3
 # The variance of sizes, relative to their mean square, from which the times of several sizes are told apart.
 _LEAST_SPREAD = 0.005

@@ -1,1 +1,1 @@
-"""The contract: generated messages live in `lumigrad.v1`; here is what carries them."""
+"""The contract: generated messages live in `lumigrad.v1`; this package carries them."""

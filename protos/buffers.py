@@ -1,4 +1,4 @@
-"""Memory for large payloads: what the arrays of one have no use for any more serves for the next."""
+"""Memory for large payloads, reused once nothing views the arrays of an earlier payload."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lumigrad.protos.chunks import allocate_bytes
 _Bytes = npt.NDArray[np.uint8]
 
 _KEPT = 2
-# glibc returns the free end of a heap to the system when it exceeds a threshold: twice the size of the largest block
-# that was mapped for itself and freed so far, where blocks count up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD).
+# glibc returns the free end of a heap to the system when it exceeds a threshold: twice the size of the largest block,
+# of at most 32 MiB, that was mapped on its own and freed so far (mallopt(3), M_MMAP_THRESHOLD).
 _LARGEST_COUNTED_BYTES = (32 << 20) - (64 << 10)
 
 
 class PayloadBuffers:
     """Lends buffers. Fresh memory, which the system clears page by page, takes up to a third of the time to receive.
 
-    The borrower has to fill all of it, because its contents are undefined. Safe to use from several threads.
+    The borrower must fill the whole buffer, because its contents are undefined. Safe to use from several threads.
     """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:
-        """Two buffers of such sizes, the limits included, wait to be lent again; others are always fresh."""
+        """Keep up to two returned buffers of these sizes, limits included, to lend again; others are always fresh."""
         self._least_bytes = least_bytes
         self._most_bytes = most_bytes
         # Loans by id, oldest first. Single operations on the dict are safe wherever the last view of a loan dies.
@@ -32,7 +32,7 @@ class PayloadBuffers:
         keep_free_memory()
 
     def lend(self, length: int) -> memoryview:
-        """A buffer, which comes back when nothing views it any more."""
+        """Lend a buffer, which comes back when nothing views it any more."""
         if not self._least_bytes <= length <= self._most_bytes:
             return allocate_bytes(length)
         memory = self._take(length)
@@ -43,7 +43,7 @@ class PayloadBuffers:
         return lent.data
 
     def _take(self, length: int) -> _Bytes | None:
-        """Takes a buffer of exactly this length: payloads that come again and again have the same size."""
+        """Take a returned buffer of exactly this length; recurring payloads have the same size."""
         for key, memory in list(self._waiting.items()):
             if memory.nbytes == length and self._waiting.pop(key, None) is not None:
                 return memory

@@ -12,15 +12,15 @@ from lumigrad.protos.errors import ProtocolError
 CHUNK_BYTES = 1 << 20
 # Up to this length the payload travels in the header's own message.
 SHORT_BYTES = 64 << 10
-# Up to this length, header included, a reply is one message if its caller takes such: gRPC's default limit on a message
-# that is received is 4 MiB, and several messages cost the worker more than the copies of one.
+# Up to this length, header included, a reply is one message if its caller accepts that: gRPC limits received messages
+# to 4 MiB by default, and several messages cost the worker more than copying into one.
 LARGEST_MESSAGE_BYTES = 7 << 19
 
 
 def split(buffers: Iterable[memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
     """Cut the concatenation of byte buffers into chunks of `chunk_bytes`, the last one shorter.
 
-    A chunk inside one buffer is a view of it; only one that crosses a border is copied.
+    A chunk inside one buffer is a view of it; only chunks that cross a border between buffers are copied.
     """
     pending: list[memoryview] = []
     missing = chunk_bytes
@@ -43,12 +43,12 @@ def _joined(pieces: list[memoryview]) -> memoryview:
 
 
 def allocate_bytes(length: int) -> memoryview:
-    """A fresh, uninitialised buffer."""
+    """Return a fresh, uninitialised buffer."""
     return np.empty(length, np.uint8).data if length else memoryview(bytearray())
 
 
 class PayloadAssembler:
-    """Buffer of the length in the header, which the chunks of a stream fill in order."""
+    """A buffer of the length in the header, which the chunks of a stream fill in order."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PayloadAssembler:
 
     @property
     def is_full(self) -> bool:
-        """Whether all bytes are there."""
+        """Whether all bytes have arrived."""
         return self._filled == self._buffer.nbytes
 
     def add(self, data: memoryview) -> None:
@@ -76,7 +76,7 @@ class PayloadAssembler:
         self._filled = end
 
     def finish(self) -> memoryview:
-        """The complete payload."""
+        """Return the complete payload; raises ProtocolError if bytes are missing."""
         if not self.is_full:
             raise ProtocolError("data", f"payload_bytes = {self._buffer.nbytes} bytes in all", self._filled)
         return self._buffer

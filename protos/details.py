@@ -30,12 +30,12 @@ _KNOWN: tuple[type[Message], ...] = (
 
 
 def pack(code: int, message: str, details: Iterable[Message]) -> tuple[str, bytes]:
-    """The trailing metadata entry for a status; `code` is the number of the grpc.StatusCode."""
+    """Return the trailing metadata entry for a status; `code` is the number of the grpc.StatusCode."""
     return trailer(status_of(code, message, details))
 
 
 def status_of(code: int, message: str, details: Iterable[Message]) -> status_pb2.Status:
-    """A status as a message; `code` is the number of the grpc.StatusCode."""
+    """Return a status as a message; `code` is the number of the grpc.StatusCode."""
     status = status_pb2.Status(code=code, message=message)
     for detail in details:
         packed = AnyMessage()
@@ -45,12 +45,12 @@ def status_of(code: int, message: str, details: Iterable[Message]) -> status_pb2
 
 
 def trailer(status: status_pb2.Status) -> tuple[str, bytes]:
-    """The trailing metadata entry that carries a status."""
+    """Return the trailing metadata entry that carries a status."""
     return TRAILER, status.SerializeToString()
 
 
 def unpack(trailing_metadata: Iterable[tuple[str, str | bytes]] | None) -> Sequence[Message]:
-    """The details that a call's trailing metadata holds; kinds unknown here are left out."""
+    """Return the details that a call's trailing metadata holds; kinds unknown here are left out."""
     for key, value in trailing_metadata or ():
         if key == TRAILER and isinstance(value, bytes):
             try:
@@ -62,12 +62,12 @@ def unpack(trailing_metadata: Iterable[tuple[str, str | bytes]] | None) -> Seque
 
 
 def find(trailing_metadata: Iterable[tuple[str, str | bytes]] | None, kind: type[M]) -> M | None:
-    """The first detail of one kind."""
+    """Return the first detail of one kind."""
     return next((detail for detail in unpack(trailing_metadata) if isinstance(detail, kind)), None)
 
 
 def bad_request(field: str, limit: str, value: object) -> error_details_pb2.BadRequest:
-    """Names a field that breaks a limit; limit and value stand in the description."""
+    """Name a field that breaks a limit; the description states limit and value."""
     violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=f"expected {limit}, got {value}")
     return error_details_pb2.BadRequest(field_violations=[violation])
 

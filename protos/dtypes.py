@@ -34,7 +34,7 @@ _FROM_NUMPY = {dtype: number for number, dtype in _NUMPY.items() if number != BF
 
 
 def to_numpy(dtype: tensor_pb2.DType, field: str) -> np.dtype[Any]:
-    """The numpy type that holds `dtype`; bfloat16 is held as uint16 bits."""
+    """Return the numpy type that holds `dtype`; bfloat16 is held as uint16 bits."""
     try:
         return _NUMPY[dtype]
     except KeyError:
@@ -42,7 +42,7 @@ def to_numpy(dtype: tensor_pb2.DType, field: str) -> np.dtype[Any]:
 
 
 def from_numpy(dtype: np.dtype[Any]) -> tensor_pb2.DType:
-    """The DType of a numpy type."""
+    """Return the DType of a numpy type."""
     number = _FROM_NUMPY.get(dtype) or _FROM_NUMPY.get(dtype.newbyteorder("<"))
     if number is None:
         known = ", ".join(sorted(str(known) for known in _FROM_NUMPY))
@@ -51,7 +51,7 @@ def from_numpy(dtype: np.dtype[Any]) -> tensor_pb2.DType:
 
 
 def name(dtype: tensor_pb2.DType) -> str:
-    """E.g. "DTYPE_FLOAT32"; the bare number if it is unknown."""
+    """Return a name such as "DTYPE_FLOAT32", or the bare number if it is unknown."""
     value = tensor_pb2.DType.DESCRIPTOR.values_by_number.get(dtype)
     return str(dtype) if value is None else str(value.name)
 
@@ -67,7 +67,7 @@ def float32_to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
 
 
 def bfloat16_to_float32(bits: Array) -> npt.NDArray[np.float32]:
-    """The exact float32 values of bfloat16 bits (uint16)."""
+    """Return the exact float32 values of bfloat16 bits (uint16)."""
     values: npt.NDArray[np.float32] = (bits.astype("<u4") << np.uint32(16)).view("<f4")
     return values
 

@@ -1,4 +1,4 @@
-"""The one error that the protos layer raises about what came in."""
+"""The error that the protos layer raises about invalid input."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ _MAX_VALUE_LENGTH = 200
 
 
 def shortened(value: object) -> str:
-    """A value for an error text."""
+    """Return a value as text for an error, cut off if it is long."""
     text = str(value)
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}… ({len(text)} characters)"
 
 
 class ProtocolError(ValueError):
-    """Something in a message broke the contract: which field, what was allowed, what came."""
+    """A field of a message broke the contract; states the field, what is allowed, and what came."""
 
     def __init__(self, field: str, limit: str, value: object) -> None:
         """Describe the breach; `field` is a path such as `spec.scene.spheres.positions`."""

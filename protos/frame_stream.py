@@ -15,7 +15,7 @@ from lumigrad.v1 import camera_pb2, render_pb2
 
 # Up to this length the payload travels in the first message of a frame's reply; gRPC allows 4 MiB for all of it.
 FRAME_BYTES = 7 << 19
-# The largest request that is kept for those that follow with cameras alone.
+# The largest request that is kept as a base for requests with cameras alone.
 BASE_BYTES = 256 << 10
 
 _LENGTH_DELIMITED = 2
@@ -32,7 +32,7 @@ Pieces = Sequence[bytes | memoryview]
 
 
 def render_replies(header: render_pb2.RenderReply, payload: PayloadWriter) -> Iterator[Pieces]:
-    """The messages of a RenderReply: its header, with a payload of up to `FRAME_BYTES`, or chunks after it."""
+    """Yield the messages of a RenderReply: its header, with a payload of up to `FRAME_BYTES`, or chunks after it."""
     header.payload_bytes = payload.length
     head = header.SerializeToString()
     if payload.length <= FRAME_BYTES:
@@ -44,7 +44,7 @@ def render_replies(header: render_pb2.RenderReply, payload: PayloadWriter) -> It
 
 
 def frame_reply(number: int, reply: Pieces) -> bytes:
-    """A FrameReply with one message of a RenderReply."""
+    """Return a FrameReply with one message of a RenderReply."""
     length = sum(map(len, reply))
     return b"".join((_NUMBER_TAG, varint(number), _REPLY_TAG, varint(length), *reply))
 
@@ -55,7 +55,7 @@ def _data(buffers: Sequence[memoryview], length: int) -> Pieces:
 
 @dataclass(frozen=True)
 class FrameAnswer:
-    """Fields of a FrameReply; the `data` of its `reply` is apart."""
+    """Fields of a FrameReply; the `data` of its `reply` is separate."""
 
     number: int
     # Fields of the reply; None: the frame has a status instead.
@@ -80,9 +80,9 @@ def read_frame_reply(raw: bytes) -> FrameAnswer:
 
 
 def _long_data(raw: bytes) -> tuple[bytes, bytes, memoryview] | None:
-    """The bytes of a FrameReply without its reply, those of the reply without its data, and the data.
+    """Return the bytes of a FrameReply without its reply, those of the reply without its data, and the data.
 
-    None: it has none, or is malformed.
+    Returns None if there is no data, or if the message is malformed.
     """
     try:
         reply = _field(raw, 0, len(raw), _REPLY)
@@ -102,7 +102,7 @@ class _Field(NamedTuple):
 
 
 def _field(raw: bytes, position: int, stop: int, wanted: int) -> _Field:
-    """The first field with a tag; ValueError if there is none, IndexError if the bytes end early."""
+    """Return the first field with a tag; raises ValueError if there is none, IndexError if the bytes end early."""
     while position < stop:
         begin = position
         tag, position = _read_varint(raw, position)
@@ -130,7 +130,7 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def is_base(request: render_pb2.RenderRequest) -> bool:
-    """Whether later frames may follow a request with cameras alone."""
+    """Whether later frames may follow up on a request with cameras alone."""
     spec = request.spec
     is_stored = spec.WhichOneof("source") == "scene_ref" and not spec.tensors and not request.payload_bytes
     return is_stored and request.ByteSize() <= BASE_BYTES
@@ -138,7 +138,7 @@ def is_base(request: render_pb2.RenderRequest) -> bool:
 
 @dataclass(frozen=True)
 class FrameBase:
-    """The bytes of a RenderRequest around its cameras, with which later frames are completed."""
+    """The bytes of a RenderRequest around its cameras, which complete later frames."""
 
     # The fields of the spec before and after `cameras`, and those of the request after `spec`.
     before: bytes
@@ -147,7 +147,7 @@ class FrameBase:
 
     @staticmethod
     def of(request: render_pb2.RenderRequest) -> FrameBase:
-        """Take a request apart, which `is_base`."""
+        """Take apart a request for which `is_base` is true."""
         spec = request.spec
         before = render_pb2.RenderSpec(scene_ref=spec.scene_ref)
         after, rest = render_pb2.RenderSpec(), render_pb2.RenderRequest()
@@ -159,7 +159,7 @@ class FrameBase:
         return FrameBase(before.SerializeToString(), after.SerializeToString(), rest.SerializeToString())
 
     def request(self, cameras: Sequence[camera_pb2.Camera]) -> bytes:
-        """The bytes of a RenderRequest with these cameras."""
+        """Return the bytes of a RenderRequest with these cameras."""
         views = render_pb2.RenderSpec(cameras=cameras).SerializeToString()
         length = len(self.before) + len(views) + len(self.after)
         return b"".join((_SPEC_TAG, varint(length), self.before, views, self.after, self.rest))

@@ -18,14 +18,14 @@ Read = Callable[[tensor_pb2.Tensor, str], Array]
 
 
 def tensors_of(content: Message) -> Iterator[tuple[str, tensor_pb2.Tensor]]:
-    """The tensors that are set in a message such as SphereCloud, with their names, by ascending field number."""
+    """Yield the tensors that are set in a message such as SphereCloud, with their names, by ascending field number."""
     for descriptor, value in content.ListFields():
         if isinstance(value, tensor_pb2.Tensor):
             yield descriptor.name, value
 
 
 def content_hash(content: Message, read: Read) -> str:
-    """Lower-case hexadecimal SHA-256 of a scene's content; `read` is PayloadReader.read."""
+    """Return the lower-case hexadecimal SHA-256 of a scene's content; `read` is PayloadReader.read."""
     digest = hashlib.sha256()
     for piece in _of_world(content, read) if isinstance(content, world_pb2.World) else _of_tensors(content, read):
         digest.update(piece)
@@ -68,7 +68,7 @@ def _of_world(world: world_pb2.World, read: Read) -> Iterator[bytes | memoryview
 
 
 def _rows(numbers: Array) -> list[bytes]:
-    """The bytes of each row."""
+    """Return the bytes of each row."""
     raw, length = numbers.tobytes(), numbers.shape[1] * numbers.itemsize
     return [raw[start : start + length] for start in range(0, len(raw), length)]
 

@@ -13,9 +13,9 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
 from lumigrad.v1 import tensor_pb2
 
-# Smaller tensors travel as fast with the stream.
+# Smaller tensors travel just as fast in the stream.
 LEAST_BYTES = 256 << 10
-# Bytes of a header beside those of its tensors, such as timings; and those of a tensor in it, name and shape included.
+# Estimated bytes of a header without its tensors, such as timings, and of each tensor in it, with name and shape.
 _HEADER_BYTES, _TENSOR_BYTES = 2 << 10, 128
 # The number of a leased region, and its memory.
 LeasedRegion = tuple[int, Array]
@@ -35,7 +35,7 @@ class LaneWriter(PayloadWriter):
         # A region that several arrays share, and how much of it is taken.
         self._shared: LeasedRegion | None = None
         self._shared_bytes = 0
-        # Tensors that the header names: those announced, or those so far.
+        # Numbers of tensors that the header will name: announced, and so far.
         self._announced = self._named = 0
 
     def reserve(self, arrays: Sequence[Array]) -> None:
@@ -75,7 +75,7 @@ class LaneWriter(PayloadWriter):
 
 
 def small_message_bytes(sizes: Sequence[int]) -> int:
-    """The bytes of a message with small tensors of these sizes, as `LaneWriter` estimates them."""
+    """Return the bytes of a message with small tensors of these sizes, as `LaneWriter` estimates them."""
     return _header_bytes(len(sizes)) + ALIGNMENT + sum(map(_aligned, sizes))
 
 
@@ -88,7 +88,7 @@ def _aligned(nbytes: int) -> int:
 
 
 class LaneReader(PayloadReader):
-    """Views tensors in a payload; `find` returns the memory of those in regions."""
+    """Views tensors in a payload; `find` returns the memory of tensors in regions."""
 
     def __init__(self, payload: memoryview | bytes, find: Callable[[tensor_pb2.RegionSpan, str], Array]) -> None:
         super().__init__(payload)
@@ -99,7 +99,7 @@ class LaneReader(PayloadReader):
 
 
 def part_of(memory: Array, span: tensor_pb2.RegionSpan, field: str) -> Array:
-    """The bytes of a span, which must lie inside its region."""
+    """Return the bytes of a span, which must lie inside its region."""
     start, stop = span.offset, span.offset + span.length
     if stop > memory.nbytes:
         limit = f"a span inside the region of {memory.nbytes} bytes"

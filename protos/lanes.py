@@ -57,29 +57,29 @@ class Packet:
 
 
 def pack_hello(token: bytes) -> bytes:
-    """The packet with which a caller begins."""
+    """Return the packet with which a caller begins."""
     return _HELLO.pack(ToWorker.HELLO, token)
 
 
 def unpack_hello(raw: bytes) -> bytes | None:
-    """The token in a caller's first packet; None if it is no hello."""
+    """Return the token in a caller's first packet; None if it is no hello."""
     if len(raw) != PACKET_BYTES or raw[0] != ToWorker.HELLO:
         return None
     return raw[1:]
 
 
 def lane_metadata(token: bytes, lease: int) -> tuple[str, str]:
-    """The metadata of a call."""
+    """Return the metadata of a call."""
     return LANE_METADATA, f"{token.hex()}:{lease}"
 
 
 def address_of(name: str) -> str:
-    """The address of a socket with a name in the abstract namespace."""
+    """Return the address of a socket with a name in the abstract namespace."""
     return f"\0{name}"
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user of the process at the other end, reported by the operating system."""
+    """Return the user of the process at the other end, reported by the operating system."""
     form = struct.Struct("3i")
     _, uid, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
     return int(uid)

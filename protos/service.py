@@ -86,7 +86,7 @@ class Method:
 
 
 def methods(service_name: str) -> tuple[Method, ...]:
-    """The methods of a service, by its full name."""
+    """Return the methods of a service, by its full name."""
     return tuple(Method.of(descriptor) for descriptor in _SERVICES[service_name].methods)
 
 
@@ -96,30 +96,30 @@ class StreamCallable:
     def __init__(self, stream: Any, single: Callable[..., Any], once: Callable[..., Any]) -> None:
         """`single` sends one request that is the whole stream, which needs no thread to draw requests.
 
-        `once` does, too, and takes one reply that is the whole stream: gRPC then wakes its caller once in place of five
-        times. On the wire they are the same.
+        `once` also takes one reply that is the whole stream: gRPC then wakes its caller once instead of five times. On
+        the wire, all are the same.
         """
         self._stream = stream
         self.single = single
         self.once = once
 
     def __call__(self, requests: Any, **options: Any) -> Any:
-        """Call it."""
+        """Call the method."""
         return self._stream(requests, **options)
 
     def future(self, requests: Any, **options: Any) -> Any:
-        """Call it, if it takes a single reply, without waiting."""
+        """Call the method without waiting, if it returns a single reply."""
         return self._stream.future(requests, **options)
 
 
 class Stub:
-    """The callables of a service on a channel (of grpc or grpc.aio), as attributes named as the methods."""
+    """The callables of a service on a channel (of grpc or grpc.aio), as attributes named like the methods."""
 
     def __init__(self, channel: Any, service_name: str) -> None:
         vars(self).update({method.name: _callable(channel, method) for method in methods(service_name)})
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The error of a method that is not there; e.g. `stub.Render(frames, timeout=10)` is one that is."""
+        """Raise AttributeError for an unknown method; a known one is called as `stub.Render(frames, timeout=10)`."""
         raise AttributeError(f"no method {name}; there are {', '.join(vars(self))}")
 
 
@@ -145,5 +145,5 @@ def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:
 
 
 def _written(message: Message | bytes) -> bytes:
-    """The bytes of a message, which may have been written already."""
+    """Return the bytes of a message, which may be serialised already."""
     return message if isinstance(message, bytes) else message.SerializeToString()

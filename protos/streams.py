@@ -24,7 +24,7 @@ def fits_message(header: Message, payload: PayloadWriter, message_bytes: int = S
 
 
 def whole_frame(header: M, payload: PayloadWriter) -> Frame[M]:
-    """Set the header's `payload_bytes`; the frame has all of the payload."""
+    """Set the header's `payload_bytes`; return a frame with the whole payload."""
     header.payload_bytes = payload.length  # type: ignore[attr-defined]
     buffers = [*payload.buffers, *payload.later]
     return Frame(header, buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers)))
@@ -52,7 +52,7 @@ def collect(
     assembler: PayloadAssembler,
     on_message: Callable[[M], None],
 ) -> memoryview:
-    """The payload of a stream whose header was read already.
+    """Return the payload of a stream whose header was read already.
 
     `on_message` gets the fields of each later message that has more than data.
     """
@@ -65,7 +65,7 @@ def collect(
 
 
 def whole_payload(only: Frame[M], allocate: Callable[[int], memoryview]) -> memoryview:
-    """The payload of a reply that is one frame, in memory of its own."""
+    """Copy the payload of a reply that is one frame into memory of its own."""
     length = only.message.payload_bytes  # type: ignore[union-attr]
     if only.data.nbytes != length:
         raise ProtocolError("data", f"payload_bytes = {length} bytes in all", only.data.nbytes)

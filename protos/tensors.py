@@ -23,15 +23,15 @@ _MAX_BYTES = 1 << 47
 
 
 def extent(shape: Sequence[int]) -> int:
-    """The product of all sizes in which a zero counts as one, in Python integers, so that no product overflows.
+    """Return the product of all sizes, with zeros counted as ones, in Python integers, which do not overflow.
 
-    Limits are for the extent: what has no elements may still be [2**40, 0, 3].
+    Limits apply to the extent, because a tensor without elements may still be [2**40, 0, 3].
     """
     return math.prod(max(1, size) for size in shape)
 
 
 def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
-    """The bytes that dtype and shape ask for; a shape that nothing can have is a ProtocolError."""
+    """Return the bytes that dtype and shape need; raises ProtocolError for an impossible shape."""
     return _nbytes(dtypes.to_numpy(tensor.dtype, field).itemsize, tuple(tensor.shape), field)
 
 
@@ -40,7 +40,7 @@ def _nbytes(itemsize: int, shape: tuple[int, ...], field: str) -> int:
         raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(shape))
     if shape and not 0 <= min(shape) <= max(shape) <= _MAX_SIZE:
         raise ProtocolError(f"{field}.shape", f"sizes of 0 to {_MAX_SIZE}", list(shape))
-    # The product, and what stands in for that of a tensor without elements.
+    # A tensor without elements is checked by its extent.
     count = math.prod(shape)
     if itemsize * (count or extent(shape)) > _MAX_BYTES:
         raise ProtocolError(f"{field}.shape", f"at most {_MAX_BYTES} bytes in all", list(shape))
@@ -48,7 +48,7 @@ def _nbytes(itemsize: int, shape: tuple[int, ...], field: str) -> int:
 
 
 def rows_of(tensor: tensor_pb2.Tensor, start: int, stop: int) -> tensor_pb2.Tensor:
-    """The rows `start` to `stop` of a tensor in a payload or a region, as a tensor in the same place."""
+    """Return the rows `start` to `stop` of a tensor in a payload or a region, as a tensor in the same place."""
     rows = tensor_pb2.Tensor(dtype=tensor.dtype, shape=[stop - start, *tensor.shape[1:]])
     row_bytes = dtypes.to_numpy(tensor.dtype, "dtype").itemsize * math.prod(tensor.shape[1:])
     where = tensor.WhichOneof("location")
@@ -63,7 +63,7 @@ def rows_of(tensor: tensor_pb2.Tensor, start: int, stop: int) -> tensor_pb2.Tens
 class PayloadWriter:
     """Collects arrays and names the place of each in the payload. Keeps views, so leave the arrays alone."""
 
-    # Bytes of tensors that are elsewhere.
+    # Bytes of tensors outside the payload.
     lane_bytes = 0
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class PayloadWriter:
     def add(self, array: Array, dtype: tensor_pb2.DType | None = None) -> tensor_pb2.Tensor:
         """Append one array; copied only if it is not in C order or not little-endian.
 
-        Say `dtype` for bfloat16, whose bits come as uint16.
+        Pass `dtype` for bfloat16, whose bits are given as uint16.
         """
         number = dtypes.from_numpy(array.dtype) if dtype is None else dtype
         element = dtypes.to_numpy(number, "dtype")
@@ -85,19 +85,19 @@ class PayloadWriter:
         return tensor_pb2.Tensor(dtype=number, shape=array.shape, **self._place(array, element))
 
     def add_to_payload(self, array: Array) -> tensor_pb2.Tensor:
-        """Append one array as `add` does, wherever others go."""
+        """Append one array as `add` does, but always to the payload."""
         number = dtypes.from_numpy(array.dtype)
         place = PayloadWriter._place(self, array, dtypes.to_numpy(number, "dtype"))
         return tensor_pb2.Tensor(dtype=number, shape=array.shape, **place)
 
     def end_with(self, pieces: Iterable[memoryview], nbytes: int) -> None:
-        """Append so many bytes, aligned, of which each piece is asked for when it is sent; nothing can follow."""
+        """Append `nbytes` aligned bytes, whose pieces are drawn when they are sent; nothing can follow."""
         self._align()
         self.later = pieces
         self.length += nbytes
 
     def reserve(self, arrays: Sequence[Array]) -> None:
-        """Announce arrays that `add` will get; outside of the payload all small ones share one place."""
+        """Announce arrays that `add` will get; outside the payload, all small ones share one place."""
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         """Put the bytes somewhere; returns where, as a field of `Tensor`."""
@@ -124,7 +124,7 @@ class PayloadReader:
         self._payload = memoryview(payload)
 
     def read(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
-        """The array, without a copy where its place is aligned; bfloat16 as uint16 bits.
+        """Return the array, without a copy if its place is aligned; bfloat16 as uint16 bits.
 
         `field` names the tensor in errors. The array may be read-only.
         """

@@ -1,4 +1,4 @@
-"""The hand codec of streamed messages: what protobuf would write and read, without copying the field `data`."""
+"""A hand-written codec of streamed messages: what protobuf would write and read, without copying the field `data`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _VARINT, _LENGTH_DELIMITED = 0, 2
 # Kinds of fields of fixed lengths in bytes.
 _FIXED = {1: 8, 5: 4}
 _MAX_VARINT_BYTES = 10
-# The lengths that a varint of this many bytes can hold exceed every message's.
+# A varint of this many bytes can hold the length of any message.
 _MAX_LENGTH_BYTES = 5
 
 
 @dataclass(slots=True)
 class Frame(Generic[M]):
-    """Message of a stream: its fields without `data`, and `data` apart.
+    """A message of a stream: its fields without `data`, and `data` separately.
 
     Chunks after the first hold nothing but data: their `message` is None.
     """
@@ -43,7 +43,7 @@ class FrameCodec(Generic[M]):
         self._tag = varint(self._number << 3 | _LENGTH_DELIMITED)
 
     def serialize(self, frame: Frame[M]) -> bytes:
-        """The bytes that protobuf would write for the whole message; one copy of data that is long, or all."""
+        """Return the bytes that protobuf would write for the message; data that is long, or alone, is copied once."""
         if frame.message is None:
             if not frame.data.nbytes:
                 return b""
@@ -62,7 +62,7 @@ class FrameCodec(Generic[M]):
         return whole.SerializeToString()
 
     def deserialize(self, raw: bytes) -> Frame[M]:
-        """The frame of a message; a message that is all data becomes a view of `raw`."""
+        """Return the frame of a message; a message that is all data becomes a view of `raw`."""
         if raw.startswith(self._tag) and (start := self._data_start(raw)) is not None:
             return Frame(None, memoryview(raw)[start:])
         if len(raw) > SHORT_BYTES and (frame := self._split(raw)) is not None:
@@ -73,10 +73,10 @@ class FrameCodec(Generic[M]):
         return Frame(message, data)
 
     def _split(self, raw: bytes) -> Frame[M] | None:
-        """The frame of a long message, with its data as a view of `raw`; None if protobuf has to look at it."""
+        """Return the frame of a long message, with its data as a view of `raw`; None if protobuf has to parse it."""
         with suppress(ValueError, ProtocolError):
             found = [(start, value, end) for number, start, value, end in _fields(raw) if number == self._number]
-            # The last of fields that come twice counts.
+            # If a field comes twice, the last one counts.
             if len(found) == 1 and raw.startswith(self._tag, found[0][0]):
                 start, value, end = found[0]
                 return Frame(parse(self._message_type, raw[:start] + raw[end:]), memoryview(raw)[value:end])
@@ -95,7 +95,7 @@ class FrameCodec(Generic[M]):
 
 
 def parse(message_type: type[M], raw: bytes) -> M:
-    """Parse with protobuf; malformed bytes are a ProtocolError."""
+    """Parse with protobuf; raises ProtocolError for malformed bytes."""
     try:
         return message_type.FromString(raw)
     except DecodeError:
@@ -111,7 +111,7 @@ def is_framed(descriptor: Descriptor) -> bool:
 
 
 def varint(value: int) -> bytes:
-    """The bytes of a number as protobuf writes it."""
+    """Return the bytes of a number as protobuf writes it."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -121,7 +121,7 @@ def varint(value: int) -> bytes:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Number, start, start of the value and end of each field of a message; ValueError if it is malformed."""
+    """Yield number, start, start of the value and end of each field; raises ValueError for a malformed message."""
     start, size = 0, len(raw)
     while start < size:
         key, value = _read_varint(raw, start)
@@ -142,7 +142,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _read_varint(raw: bytes, start: int) -> tuple[int, int]:
-    """A number and its end; ValueError if it is cut off or too long."""
+    """Return a number and its end; raises ValueError if it is cut off or too long."""
     value = 0
     for index, byte in enumerate(raw[start : start + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)

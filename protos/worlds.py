@@ -14,29 +14,30 @@ IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
 
 def name_of(obstacle: world_pb2.Obstacle, index: int) -> str:
-    """The name of obstacle `index` of a world."""
+    """Return the name of obstacle `index` of a world."""
     return obstacle.name or str(index)
 
 
 def pose_of(obstacle: world_pb2.Obstacle) -> tuple[float, ...]:
-    """The values of its pose, as given: x y z, metres, and the quaternion w x y z."""
+    """Return the values of an obstacle's pose, as given: x y z, metres, and the quaternion w x y z."""
     return tuple(obstacle.pose.values) if obstacle.HasField("pose") else IDENTITY
 
 
 def sign_of(obstacle: world_pb2.Obstacle) -> world_pb2.SignPolicy:
-    """The number of its sign policy."""
+    """Return the number of an obstacle's sign policy."""
     return obstacle.sign or world_pb2.SIGN_POLICY_AUTO
 
 
 def environments_of(world: world_pb2.World) -> int:
-    """The number of its environments."""
+    """Return the number of environments of a world."""
     return world.environments or 1 + max((obstacle.environment for obstacle in world.obstacles), default=0)
 
 
 def numbers_of(messages: Sequence[Message], count: int) -> Array | None:
-    """The numbers [N, `count`] float64 of messages such as Pose, whose only field is one of doubles, with number 1.
+    """Return the numbers [N, `count`] float64 of messages such as Pose, whose only field, number 1, has doubles.
 
-    They are read from what protobuf writes, since a world has many. None: a message does not have so many.
+    They are read from the serialised bytes, since a world has many. Returns None if a message has another number of
+    them.
     """
     head = bytes((1 << 3 | 2, 8 * count))
     length = len(head) + 8 * count
@@ -48,6 +49,6 @@ def numbers_of(messages: Sequence[Message], count: int) -> Array | None:
 
 
 def poses_of(obstacles: Sequence[world_pb2.Obstacle]) -> Array | None:
-    """The poses [N, 7] float64 of obstacles, as given. None: one does not have 7 numbers."""
+    """Return the poses [N, 7] float64 of obstacles, as given; None if one does not have 7 numbers."""
     identity = world_pb2.Pose(values=IDENTITY)
     return numbers_of([it.pose if it.HasField("pose") else identity for it in obstacles], len(IDENTITY))

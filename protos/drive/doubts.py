@@ -1,4 +1,4 @@
-"""What is valid in the manifest of a driving scene, but hardly meant: numbers of other units, orders and frames."""
+"""Finds values in manifests of driving scenes that are valid but hardly meant: of other units, orders and frames."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.drive.manifest import GaussianFile, Manifest, Track
 from lumigrad.protos.drive.motion import Float64, Motion, RigidPose
 
-# Racing cars reach 100 m/s. Seconds or milliseconds in place of microseconds make a street a thousand times as fast.
+# Racing cars reach 100 m/s. Seconds or milliseconds in place of microseconds make everything at least a thousand times
+# as fast.
 _FASTEST_M_S = 150.0
-# Nanoseconds make it a thousand times as slow, which is told from parking where something goes further than this.
+# Nanoseconds make it a thousand times as slow; unlike what is parked, it still moves further than this.
 _SLOWEST_M_S, _MOVED_M = 0.05, 5.0
-# The part of an image's width or height by which lenses are off its middle; the most of any car's is about 0.1.
+# Largest offset of a lens from the middle of its image, as a part of width or height; real cars have at most about 0.1.
 _OFF_MIDDLE = 0.25
-# The polynomials of a lens are inverse to each other, up to this part of the image's width.
+# Tolerance for polynomials of a lens that should be inverse to each other, as a part of the image's width.
 _INVERSE = 0.05
-# Gaussians of an object are in its box, but for a few: its extent without the outer percent on each side.
+# Gaussians of an object fill its box: their extent, without the outer percent on each side, differs less than this.
 _OUTER_PERCENT, _LARGER = 1.0, 3.0
-# A rig is not further than this from all Gaussians of its scene.
+# Largest distance of a rig from all Gaussians of its scene.
 _AWAY_M = 1000.0
-# The height of a camera's axis, and that of the lower edge of its image, above the horizon, as sines.
+# Elevations above the horizon, as sines, of a camera's optical axis and of its downward axis.
 _VERTICAL, _UPSIDE_DOWN = 0.98, 0.5
 _ROTATIONS = "rotations are x y z w"
 
 
 def doubts(scene: Manifest) -> list[str]:
-    """Return what is probably wrong in a manifest, each with its field; the files that it names are not read."""
+    """Return what is probably wrong in a manifest, each with its field; does not read the files that it names."""
     found: list[str] = []
     for index, motion in enumerate(scene.trajectories):
         found += _of_motion(motion, f"trajectories[{index}]", "the rig")
@@ -108,7 +109,7 @@ def _of_lens(spec: sensorsim_pb2.CameraSpec, field: str) -> Iterator[str]:
 
 
 def _of_polynomials(lens: sensorsim_pb2.FthetaCameraParam, field: str, width: float) -> Iterator[str]:
-    """Compare the two polynomials of a lens where the image is."""
+    """Compare the two polynomials of a lens over the image."""
     to_angle, to_pixel = lens.pixeldist_to_angle_poly, lens.angle_to_pixeldist_poly
     if not any(to_angle) or not any(to_pixel):
         return
@@ -134,7 +135,7 @@ def _of_extent(track: Track, means: Float64, field: str) -> Iterator[str]:
 
 
 def _box(file: GaussianFile, means: Float64) -> tuple[Float64, Float64]:
-    """The box of a file's Gaussians in the local frame."""
+    """Return the box of a file's Gaussians in the local frame."""
     places = file.scale * means @ file.pose.rotation.T + file.pose.position
     return places.min(axis=0), places.max(axis=0)
 

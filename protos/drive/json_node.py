@@ -1,4 +1,4 @@
-"""A JSON file that is read with checks: each error names the file, the field, what was expected and what came."""
+"""Reads JSON files with checks: each error names the file, the field, what was expected and what came."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JsonNode:
         """Read a file.
 
         Raises:
-            ManifestError: it cannot be read, or is no JSON; a key that occurs twice in an object is none either.
+            ManifestError: the file cannot be read, is not JSON, or has a key twice in one object.
         """
         file = Path(file)
         try:
@@ -56,7 +56,7 @@ class JsonNode:
         raise ManifestError(f"{self.file}: {where}expected {expected}, got {shortened(got)}")
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, JsonNode]:
-        """The fields of an object; null counts as absent."""
+        """Return the fields of an object; null counts as absent."""
         if not isinstance(self.value, dict):
             self.fail("an object")
         known = [*required, *optional]
@@ -76,32 +76,32 @@ class JsonNode:
         return found
 
     def items(self) -> Iterator[JsonNode]:
-        """The items of a list."""
+        """Yield the items of a list."""
         if not isinstance(self.value, list):
             self.fail("a list")
         for index, value in enumerate(self.value):
             yield JsonNode(value, self.file, f"{self.path}[{index}]")
 
     def text(self) -> str:
-        """A text that is not empty."""
+        """Return a text that is not empty."""
         if not isinstance(self.value, str) or not self.value:
             self.fail("a text")
         return str(self.value)
 
     def choice(self, names: Collection[str]) -> str:
-        """Reads a word that must be among `names`."""
+        """Return a word that must be among `names`."""
         if not isinstance(self.value, str) or self.value not in names:
             self.fail(f"one of {', '.join(names)}")
         return str(self.value)
 
     def integer(self, least: int, most: int) -> int:
-        """A whole number."""
+        """Return a whole number within limits."""
         if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
             self.fail(f"a whole number from {least} to {most}")
         return int(self.value)
 
     def number(self, above: float = -math.inf, most: float = math.inf) -> float:
-        """A finite number above one value and at most another."""
+        """Return a finite number greater than `above` and at most `most`."""
         value = self.value
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not above < value <= most:
@@ -110,7 +110,7 @@ class JsonNode:
         return float(value)
 
     def numbers(self, counts: Collection[int]) -> list[float]:
-        """A list of finite numbers; `counts` are the allowed lengths."""
+        """Return a list of finite numbers; `counts` are the allowed lengths."""
         items = list(self.items())
         if len(items) not in counts:
             allowed = f"{min(counts)} to {max(counts)}" if len(counts) > 2 else " or ".join(map(str, counts))

@@ -43,7 +43,7 @@ class LidarTable:
     Attributes:
         elevations: [H] from the highest to the lowest.
         offsets: [H] added to the azimuths of the columns.
-        azimuths: [W] of the columns, in the order of time.
+        azimuths: [W] azimuths of the columns, in the order of time.
     """
 
     elevations: Float64
@@ -52,13 +52,13 @@ class LidarTable:
 
 
 def _pandar128() -> LidarTable:
-    """One turn in steps of 0.2 degrees, which begins behind."""
+    """Return one turn in steps of 0.2 degrees, which begins at the back."""
     elevations, offsets = (np.array(text.split(), float) for text in (_PANDAR128_ELEVATIONS, _PANDAR128_OFFSETS))
     return LidarTable(*map(np.radians, (elevations, -offsets, 180.0 - 0.2 * np.arange(1800))))
 
 
 def _at128() -> LidarTable:
-    """120 degrees in steps of 0.1 degrees, from the left to the right; rows are 0.2 degrees apart."""
+    """Return 120 degrees in steps of 0.1 degrees, from left to right; rows are 0.2 degrees apart."""
     rows = np.arange(128)
     # Rows alternate between two lasers, and their sides between banks of 16 rows.
     sides = np.where(rows // 16 % 2 == 0, 1.0, -1.0)
@@ -66,5 +66,5 @@ def _at128() -> LidarTable:
     return LidarTable(*map(np.radians, (12.93 - 0.2 * rows, -offsets, 59.95 - 0.1 * np.arange(1200))))
 
 
-# By the names of LidarDeviceType.
+# Tables by the names of LidarDeviceType.
 LIDARS: Mapping[str, LidarTable] = {"PANDAR128": _pandar128(), "AT128": _at128()}

@@ -22,7 +22,7 @@ NAME = "scene.json"
 FORMAT, VERSION = "lumigrad.drive", 1
 _MOST_TIME_US = (1 << 63) - 1
 _MOST_PIXELS = (1 << 31) - 1
-# The numbers of coefficients of windshields: of polynomials of two variables, of the orders 0 to 5.
+# Numbers of coefficients of a windshield's polynomials, which have two variables and orders 0 to 5.
 _GLASS_COUNTS = (1, 3, 6, 10, 15, 21)
 _SHUTTERS = tuple(value.name for value in sensorsim_pb2.ShutterType.DESCRIPTOR.values[1:])
 # The polynomial of an f-theta lens that counts, and its number in messages, by `reference_poly`.
@@ -40,7 +40,7 @@ class GaussianFile:
     Attributes:
         path: the file.
         field: where the manifest names it.
-        pose: its frame in the local one.
+        pose: its frame in the local frame.
         scale: metres per unit of the file.
     """
 
@@ -57,7 +57,7 @@ class Track:
     Attributes:
         track_id: its name in requests.
         semantic_class: e.g. "automobile".
-        size_m: [3] of its box, metres.
+        size_m: [3] size of its box, metres.
         gaussians: its Gaussians, in its frame: x forward, y left, z up, the origin in the middle of its box.
         motion: object to local; it exists between the first and the last record.
     """
@@ -71,7 +71,7 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class EgoMask:
-    """A picture, RGBA, that is laid over those of a camera of a rig."""
+    """An RGBA picture that is laid over the pictures of a rig's camera."""
 
     camera_logical_id: str
     rig_config_id: str
@@ -87,11 +87,11 @@ class Manifest:
         scene_id: its name in requests.
         time_range_us: first and last time of frames; None: any time.
         background: [3] colour, 0 to 1.
-        gaussians: what does not move.
-        tracks: what moves.
+        gaussians: files of Gaussians that do not move.
+        tracks: objects that move.
         cameras: the cameras of the rig.
-        trajectories: of the rig, rig to local.
-        ego_masks: pictures of the own car.
+        trajectories: motions of the rig, rig to local.
+        ego_masks: pictures of the ego vehicle.
     """
 
     folder: Path
@@ -111,10 +111,10 @@ class Manifest:
 
 
 def read_manifests(folder: str | PathLike[str]) -> tuple[Manifest, ...]:
-    """Read the scenes in a folder: one for each folder in it that has a scene.json, by name, or its own.
+    """Read the scenes in a folder: those of all subfolders that have a scene.json, by name, and its own.
 
     Raises:
-        ManifestError: one is invalid, two have the same scene_id, or there is none.
+        ManifestError: a manifest is invalid, two have the same scene_id, or there is none.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -186,7 +186,7 @@ def _background(node: JsonNode) -> tuple[float, ...]:
 
 
 def _file(node: JsonNode) -> Path:
-    """A file, or the folder of one in several parts, in the folder of the manifest."""
+    """Return the path of a file, or of a folder with a file's parts, in the folder of the manifest."""
     name, folder = Path(node.text()), node.file.parent
     inside = not name.is_absolute() and ".." not in name.parts
     if inside:
@@ -211,7 +211,7 @@ def _pose(node: JsonNode) -> RigidPose:
 
 
 def _quat(node: JsonNode, begin: int) -> Float64:
-    """The unit quaternion w x y z of four numbers x y z w in a list."""
+    """Return the unit quaternion w x y z of four numbers x y z w in a list."""
     x, y, z, w = node.numbers((begin + 4,))[begin:]
     quat = unit_quat((w, x, y, z))
     if quat is None:
@@ -278,7 +278,7 @@ def _camera(node: JsonNode) -> sensorsim_pb2.AvailableCamera:
 
 
 def _film(found: Mapping[str, JsonNode]) -> dict[str, Any]:
-    """Focal lengths, if there are any, and the principal point."""
+    """Return the focal lengths, if there are any, and the principal point."""
     numbers: dict[str, float] = {}
     for name in ("focal_length", "principal_point"):
         if name in found:

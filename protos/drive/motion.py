@@ -19,7 +19,7 @@ _NEARLY_EQUAL = 1.0 - 1e-12
 
 
 def unit_quat(values: Any) -> Float64 | None:
-    """The quaternion [4] with length 1; None if its length differs from 1 by more than 1 %, or it is not finite."""
+    """Return the quaternion [4] with length 1; None if it is not finite or its length is off by more than 1 %."""
     quat = np.asarray(values, np.float64)
     length = float(np.linalg.norm(quat))
     # Not a number fails the comparison.
@@ -53,13 +53,13 @@ class RigidPose:
         )
 
     def matrix(self, origin: Float64) -> Float64:
-        """[4, 4] for column vectors, to the fixed frame with its origin moved to `origin`."""
+        """Return [4, 4] for column vectors, to the fixed frame with its origin moved to `origin`."""
         matrix = np.eye(4)
         matrix[:3, :3], matrix[:3, 3] = self.rotation, self.position - origin
         return matrix
 
     def towards(self, other: RigidPose, fraction: float) -> RigidPose:
-        """The pose after a fraction of the way: positions on a straight line, rotations evenly the shorter way."""
+        """Return the pose after a fraction of the way: positions move straight, rotations evenly the shorter way."""
         position = (1.0 - fraction) * self.position + fraction * other.position
         cosine = float(self.quat @ other.quat)
         end = -other.quat if cosine < 0.0 else other.quat
@@ -71,7 +71,7 @@ class RigidPose:
         return RigidPose(position, np.asarray(quat / np.linalg.norm(quat)))
 
     def message(self) -> sensorsim_pb2.Pose:
-        """The pose as a message, whose numbers are float32."""
+        """Return the pose as a message, whose numbers are float32."""
         w, x, y, z = self.quat
         vec = dict(zip("xyz", self.position.tolist(), strict=True))
         return sensorsim_pb2.Pose(vec=sensorsim_pb2.Vec3(**vec), quat=sensorsim_pb2.Quat(w=w, x=x, y=y, z=z))
@@ -94,7 +94,7 @@ class Motion:
         return self.timestamps_us[0] <= time_us <= self.timestamps_us[-1]
 
     def at(self, time_us: int) -> RigidPose:
-        """The pose at a time; outside of the records that of the nearest one."""
+        """Return the pose at a time; outside the records, the nearest one."""
         times = self.timestamps_us
         after = int(np.searchsorted(np.array(times, np.int64), time_us, side="right"))
         if after in (0, len(times)):
@@ -104,7 +104,7 @@ class Motion:
         return self.poses[before].towards(self.poses[after], fraction)
 
     def message(self) -> sensorsim_pb2.Trajectory:
-        """The motion as a message."""
+        """Return the motion as a message."""
         records = zip(self.timestamps_us, self.poses, strict=True)
         return sensorsim_pb2.Trajectory(
             poses=[sensorsim_pb2.PoseAtTime(pose=pose.message(), timestamp_us=time) for time, pose in records]

@@ -55,6 +55,6 @@ def _urdf() -> str:
 
 
 def _spheres(part: _Part) -> list[list[float]]:
-    """Along the link, half a radius apart or closer."""
+    """Returns spheres along the link, at most 0.75 radii apart."""
     count = 1 + int(np.ceil(part.length / (0.75 * part.radius)))
     return [[0.0, 0.0, height, part.radius] for height in np.linspace(0.0, part.length, count).tolist()]

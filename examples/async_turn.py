@@ -68,7 +68,7 @@ async def turn(target: str, count: int, in_flight: int, output: Path) -> None:
 
 @asynccontextmanager
 async def looking_at_the_queue(client: AsyncClient) -> AsyncIterator[list[int]]:
-    """For the length of the block, collects how many calls wait for the worker's device."""
+    """Collects how many calls wait for the worker's device while the block runs."""
     seen: list[int] = []
 
     async def look() -> None:

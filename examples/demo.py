@@ -96,7 +96,7 @@ class Fit:
         """Starts from grey spheres somewhere inside all silhouettes.
 
         Args:
-            client: of the worker.
+            client: a client of the worker.
             cameras: V views.
             colors: [V, H, W, 3] target images.
             alphas: [V, H, W] their coverage.
@@ -116,7 +116,7 @@ class Fit:
         self._order = [(7 * index) % len(cameras) for index in range(len(cameras))]
 
     def step(self, progress: float) -> None:
-        """One view: there, back, and a step of the optimiser. `progress` goes from 0 to 1."""
+        """Renders one view, takes its gradients, and steps the optimiser; `progress` goes from 0 to 1."""
         index = self._order[len(self.losses) % len(self._order)]
         for group, rate in zip(self.optimizer.param_groups, RATES.values(), strict=True):
             group["lr"] = rate * 0.1**progress
@@ -142,17 +142,17 @@ class Fit:
         self._squares.append(difference.detach().square().mean().item())
 
     def psnr(self, steps: int) -> float:
-        """Of the latest steps, decibels."""
+        """Returns the PSNR of the latest steps, decibels."""
         return float(-10 * np.log10(np.mean(self._squares[-steps:])))
 
     def spheres(self) -> Spheres:
-        """As they are now."""
+        """Returns the current spheres."""
         colors = self.parameters["colors"].detach().clamp(0, 1)
         return Spheres(self.parameters["positions"].detach(), colors, self.parameters["log_radii"].detach().exp())
 
 
 def carve(cameras: list[Camera], masks: Any) -> Any:
-    """Random points [SPHERES, 3], float32, that lie inside the silhouette `masks` [V, H, W] of every view."""
+    """Returns random points [SPHERES, 3], float32, inside the silhouette `masks` [V, H, W] of every view."""
     generator = np.random.default_rng(1)
     points = generator.uniform(-knot.EXTENT, knot.EXTENT, (400_000, 3))
     for camera, mask in zip(cameras, masks, strict=True):
@@ -165,7 +165,7 @@ def carve(cameras: list[Camera], masks: Any) -> Any:
 
 
 def show(client: Client, scene: Spheres | SceneHandle, gamma: float, cameras: Camera | list[Camera] = SHOWN) -> Frame:
-    """Colour and alpha."""
+    """Renders colour and alpha."""
     return client.render(
         scene,
         cameras,
@@ -178,12 +178,12 @@ def show(client: Client, scene: Spheres | SceneHandle, gamma: float, cameras: Ca
 
 
 def decibels(picture: Any, target_image: Any) -> float:
-    """PSNR."""
+    """Returns the PSNR, decibels."""
     return float(-10 * np.log10(np.mean(np.square(picture - target_image))))
 
 
 def plot(losses: list[float], path: Path) -> None:
-    """The loss of each step, and its mean over one round of all views."""
+    """Plots the loss of each step, and its mean over one round of all views."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -28,7 +28,7 @@ from portrait import ball, draw, surface
 
 WIDTH, HEIGHT = 400, 300
 BACKGROUND = np.array(knot.BACKGROUND)
-# Standard deviations of the knot's Gaussians, and of those that a fit begins with; scene units.
+# Standard deviations of the knot's Gaussians, and of the initial Gaussians of a fit; scene units.
 SPOT, BLOB = 0.018, 0.05
 
 
@@ -41,7 +41,7 @@ class Request:
 
 
 def gaussian_knot(count: int = 60_000) -> Gaussians:
-    """The demo's knot made of small round Gaussians."""
+    """Returns the demo's knot made of small round Gaussians."""
     spheres = knot.knot(count)
     upright = np.tile([1.0, 0, 0, 0], (count, 1))
     return Gaussians(
@@ -50,7 +50,7 @@ def gaussian_knot(count: int = 60_000) -> Gaussians:
 
 
 def gaussians(client: Client, _: Request) -> list[Array]:
-    """Colour, expected depth (light is close) and alpha of one call."""
+    """Renders colour, expected depth (light is close) and alpha in one call."""
     camera = knot.camera(20.0, 20.0, WIDTH, HEIGHT)
     outputs = ("color", "expected_depth", "alpha")
     frame = client.render(gaussian_knot(), camera, outputs=outputs, background=BACKGROUND)
@@ -61,7 +61,7 @@ def gaussians(client: Client, _: Request) -> list[Array]:
 
 
 def lenses(client: Client, _: Request) -> list[Array]:
-    """A pinhole, a fisheye and an orthographic camera at one place, close to the knot."""
+    """Renders with a pinhole, a fisheye and an orthographic camera at one place, close to the knot."""
     scene = client.put(gaussian_knot())
     seen = Camera.orbit((0, 0, 0), 2.0, 20.0, 15.0, width=WIDTH, height=HEIGHT).model
     middle = (WIDTH / 2, HEIGHT / 2)
@@ -74,7 +74,7 @@ def lenses(client: Client, _: Request) -> list[Array]:
 
 
 def softness(client: Client, _: Request) -> list[Array]:
-    """Spheres from hard to soft: gamma 1e-4, 0.03 and 0.3."""
+    """Renders spheres from hard to soft: gamma 1e-4, 0.03 and 0.3."""
     scene = client.put(knot.knot(3000, radius=0.08))
     settings: dict[str, Any] = {"min_depth": knot.NEAREST, "max_depth": knot.FARTHEST, "background": BACKGROUND}
     camera = knot.camera(20.0, 20.0, WIDTH, HEIGHT)
@@ -82,7 +82,7 @@ def softness(client: Client, _: Request) -> list[Array]:
 
 
 def fit(client: Client, request: Request) -> list[Array]:
-    """Grey Gaussians, what a training on the worker has made of them after some steps, and the target image."""
+    """Renders grey Gaussians, the same after some steps of training on the worker, and the target image."""
     cameras, steps = knot.cameras(24, 240, 180), request.steps
     truth = client.put(gaussian_knot())
     photographs = [client.render(truth, camera, background=BACKGROUND).color for camera in cameras]
@@ -105,7 +105,7 @@ def fit(client: Client, request: Request) -> list[Array]:
 
 
 def distances(client: Client, _: Request) -> list[Array]:
-    """Cuts through the planner's obstacles: distance in bands of 2 cm, red inside; the direction away from them."""
+    """Draws cuts through the planner's obstacles: distance in bands of 2 cm, red inside; direction away from them."""
     world = client.put(obstacles.world())
     across = np.stack(np.meshgrid(np.linspace(-0.35, 1.25, WIDTH), np.linspace(0.95, -0.25, HEIGHT)), axis=-1)
     points = np.concatenate([across, np.full((HEIGHT, WIDTH, 1), 0.4), np.zeros((HEIGHT, WIDTH, 1))], axis=2)
@@ -116,7 +116,7 @@ def distances(client: Client, _: Request) -> list[Array]:
 
 
 def clearance(client: Client, request: Request) -> list[Array]:
-    """An arm among obstacles, each of its spheres coloured by its distance to them: dark at 0, light at 15 cm."""
+    """Draws an arm among obstacles, with its spheres coloured by distance: red inside, dark at 0, light at 15 cm."""
     robot, world = arm(request.folder), obstacles.world()
     handle = client.put(world)
     dots = ball(3000)
@@ -139,7 +139,7 @@ def _colored(client: Client, world: SceneHandle, spheres: torch.Tensor, dots: Ar
 
 
 def _bands(distance: Array) -> Array:
-    """[H, W, 3] of signed distances, metres: lighter with the distance, a darker line every 2 cm."""
+    """Returns colours [H, W, 3] of signed distances, metres: lighter with the distance, a darker line every 2 cm."""
     line = 0.8 + 0.2 * np.clip(np.abs(distance / 0.02 % 1 - 0.5) * -8 + 4, 0, 1)
     inside = np.array([0.85, 0.25, 0.2]) * np.clip(1 + 8 * distance, 0.3, 1)[..., None]
     return np.asarray(np.where(distance[..., None] < 0, inside, ramp_colors(0.15 + distance / 0.6)) * line[..., None])

@@ -25,7 +25,7 @@ from lumigrad.client.pictures import write_image
 Parameters = dict[str, jax.Array]
 VIEWS, BATCH, WIDTH, HEIGHT = 16, 4, 160, 120
 GAUSSIANS = 1500
-# Steps of Adam: scene units, logarithms, logits.
+# Learning rates of Adam: scene units, logarithms, logits.
 RATES = {"means": 5e-3, "log_scales": 2e-2, "quats": 5e-3, "logits": 5e-2, "colors": 3e-2}
 
 
@@ -80,7 +80,7 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
 
 
 def render(client: Client, parameters: Parameters, views: Any, intrinsics: Any) -> jax.Array:
-    """[C, H, W, 3] of parameters as they are optimised."""
+    """Renders [C, H, W, 3] from parameters as they are optimised."""
     return render_gaussians(
         parameters["means"],
         parameters["quats"],
@@ -98,7 +98,7 @@ def render(client: Client, parameters: Parameters, views: Any, intrinsics: Any) 
 
 
 def begin(surface: Spheres) -> Parameters:
-    """Grey Gaussians near a surface."""
+    """Returns grey Gaussians near a surface."""
     count = len(surface)
     noise = np.random.default_rng(1).normal(scale=0.05, size=(count, 3))
     return {
@@ -111,7 +111,7 @@ def begin(surface: Spheres) -> Parameters:
 
 
 def adam(number: Any, parameters: Parameters, moments: Any, gradients: Parameters) -> tuple[Parameters, Any]:
-    """One step of Adam, with a rate for each parameter."""
+    """Takes one step of Adam, with a rate for each parameter."""
     updated, kept = {}, {}
     for name, gradient in gradients.items():
         mean = 0.9 * moments[name][0] + 0.1 * gradient
@@ -122,12 +122,12 @@ def adam(number: Any, parameters: Parameters, moments: Any, gradients: Parameter
 
 
 def matrices_of(camera: Camera) -> tuple[Any, Any]:
-    """View matrix [4, 4] and intrinsics [3, 3], float32."""
+    """Returns view matrix [4, 4] and intrinsics [3, 3], float32."""
     return camera.view_matrix.astype(np.float32), camera.K.astype(np.float32)
 
 
 def psnr(pictures: Any, target_images: Any) -> float:
-    """Of all pictures together, dB."""
+    """Returns the PSNR of all pictures together, dB."""
     return float(-10 * jnp.log10(jnp.mean((pictures - target_images) ** 2)))
 
 

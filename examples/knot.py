@@ -20,11 +20,11 @@ _LIGHT = np.array([0.4, 0.8, 0.6]) / np.linalg.norm([0.4, 0.8, 0.6])
 
 
 def knot(count: int = 30_000, radius: float = 0.035) -> Spheres:
-    """The scene, y up, about 3.4 units wide.
+    """Returns the scene, y up, about 3.4 units wide.
 
     Args:
         count: number of spheres.
-        radius: of each sphere, scene units.
+        radius: radius of each sphere, scene units.
     """
     generator = np.random.default_rng(0)
     along, around = 2 * np.pi * generator.random((2, count))
@@ -36,14 +36,14 @@ def knot(count: int = 30_000, radius: float = 0.035) -> Spheres:
 
 
 def camera(azimuth_degrees: float, elevation_degrees: float, width: int, height: int) -> Camera:
-    """A camera on the orbit."""
+    """Returns a camera on the orbit."""
     return Camera.orbit(
         (0, 0, 0), _DISTANCE, azimuth_degrees, elevation_degrees, fov_degrees=_FOV_DEGREES, width=width, height=height
     )
 
 
 def cameras(count: int, width: int, height: int) -> list[Camera]:
-    """Cameras that go once around while they rise and sink several times."""
+    """Returns cameras that go once around while they rise and sink several times."""
     return [camera(360.0 * index / count, 60.0 * float(np.sin(2.4 * index)), width, height) for index in range(count)]
 
 
@@ -54,7 +54,7 @@ def _curve(along: Array) -> Array:
 
 
 def _colors(along: Array, around: Array, normal: Array) -> Array:
-    """Hue along the knot, stripes that wind around it, and the light of one lamp."""
+    """Returns colours: hue along the knot, stripes that wind around it, and the light of one lamp."""
     hue = along / np.pi
     base = 0.5 + 0.5 * np.cos(2 * np.pi * (hue[:, None] + [0.0, 0.33, 0.67]))
     stripes = 0.75 + 0.25 * np.cos(6 * around + 12 * along)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def worker(log_path: Path) -> Iterator[str]:
-    """Yields the address of a worker; one that is started here listens on a free port for the length of the block.
+    """Yields the address of a worker; a worker that is started here listens on a free port until the block ends.
 
     Args:
         log_path: where a worker that is started here writes its log.

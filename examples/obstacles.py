@@ -12,7 +12,7 @@ Array = npt.NDArray[np.float64]
 
 
 def world() -> World:
-    """Obstacles around an arm that stands at the origin, z up, metres."""
+    """Returns obstacles around an arm that stands at the origin, z up, metres."""
     half = float(np.sqrt(0.5))
     return World(
         [
@@ -28,7 +28,7 @@ def world() -> World:
 
 
 def _bench(azimuth: float) -> list[Obstacle]:
-    """A bar on two posts, across the reach of the arm."""
+    """Returns a bar on two posts, across the reach of the arm."""
     turn = (float(np.cos(azimuth / 2)), 0.0, 0.0, float(np.sin(azimuth / 2)))
     out, along = np.array([np.cos(azimuth), np.sin(azimuth)]), np.array([-np.sin(azimuth), np.cos(azimuth)])
     parts = {"bar": (0.0, 0.46, (0.08, 0.44, 0.06)), "left post": (0.17, 0.215, (0.06, 0.06, 0.43))}
@@ -40,7 +40,7 @@ def _bench(azimuth: float) -> list[Obstacle]:
 
 
 def ring(radius: float, tube: float, bumps: float, around: int = 96, across: int = 32) -> Mesh:
-    """A torus around z whose tube is thicker and thinner in turns; metres."""
+    """Returns a torus around z whose tube is thicker and thinner in turns; metres."""
     along, angle = _grid(around, across)
     thickness = tube + bumps * np.cos(9 * along) * np.cos(4 * angle)
     reach = radius + thickness * np.cos(angle)
@@ -49,7 +49,7 @@ def ring(radius: float, tube: float, bumps: float, around: int = 96, across: int
 
 
 def trefoil(size: float, tube: float, around: int = 240, across: int = 24) -> Mesh:
-    """A tube along a trefoil knot around z; about six times `size` wide, metres."""
+    """Returns a tube along a trefoil knot around z; about six times `size` wide, metres."""
     along, angle = _grid(around, across)
     tangent = _curve(along + 1e-4) - _curve(along - 1e-4)
     side = _unit(np.cross(tangent, [0.0, 0.0, 1.0]))
@@ -64,7 +64,7 @@ def _grid(around: int, across: int) -> tuple[Array, Array]:
 
 
 def _faces(around: int, across: int) -> npt.NDArray[np.int32]:
-    """Two triangles for each cell of a grid that closes on itself both ways."""
+    """Returns two triangles for each cell of a grid that closes on itself both ways."""
     i, j = np.meshgrid(np.arange(around), np.arange(across), indexing="ij")
     a, b = i * across + j, (i + 1) % around * across + j
     c, d = (i + 1) % around * across + (j + 1) % across, i * across + (j + 1) % across

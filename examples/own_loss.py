@@ -21,16 +21,16 @@ from lumigrad.client import Client, Rate, Spheres
 from lumigrad.client.pictures import write_image
 
 Array = npt.NDArray[np.float32]
-# From a picture and its target image to the loss, and its gradient with respect to the picture.
+# Maps a picture and its target image to the loss, and its gradient with respect to the picture.
 Loss = Callable[[Array, Array], tuple[float, Array]]
 VIEWS, WIDTH, HEIGHT = 24, 200, 150
 SPHERES = 3000
-# The square of a difference beyond it counts like the difference itself.
+# The loss is quadratic in differences up to this, and linear beyond.
 HUBER = 0.1
 
 
 def numpy_loss() -> Loss:
-    """Huber's loss, and its derivative by hand."""
+    """Returns Huber's loss, with its derivative by hand."""
 
     def loss(picture: Array, target_image: Array) -> tuple[float, Array]:
         difference = picture - target_image
@@ -42,7 +42,7 @@ def numpy_loss() -> Loss:
 
 
 def torch_loss() -> Loss:
-    """The same by PyTorch's autograd."""
+    """Returns the same loss by PyTorch's autograd."""
     import torch
 
     def loss(picture: Array, target_image: Array) -> tuple[float, Array]:
@@ -55,7 +55,7 @@ def torch_loss() -> Loss:
 
 
 def jax_loss() -> Loss:
-    """The same by JAX, compiled."""
+    """Returns the same loss by JAX, compiled."""
     import jax
     import jax.numpy as jnp
 

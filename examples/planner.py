@@ -31,7 +31,7 @@ TIME_STEPS, STEP_S = 32, 0.1
 ITERATIONS, RATE = 200, 0.02
 # Costs begin this far from a sphere's surface, metres.
 MARGIN = 0.03
-# Of squared joint velocities and accelerations, rad/s and rad/s^2.
+# Weights of squared joint velocities and accelerations, rad/s and rad/s^2.
 LENGTH, SMOOTHNESS = 1e-3, 2e-4
 
 
@@ -55,7 +55,7 @@ def plan(client: Client, output: Path, steps: int = ITERATIONS) -> None:
 
 
 def optimise(client: Client, robot: Robot, world: SceneHandle, straight: torch.Tensor, steps: int) -> torch.Tensor:
-    """[H, dof] the trajectory after gradient descent; its ends stay."""
+    """Returns the trajectory [H, dof] after gradient descent; its ends stay fixed."""
     inner = straight[1:-1].clone().requires_grad_()
     optimizer = torch.optim.Adam([inner], lr=RATE)
     low, high = torch.from_numpy(robot.limits).float().T
@@ -84,21 +84,21 @@ def optimise(client: Client, robot: Robot, world: SceneHandle, straight: torch.T
 
 
 def clearance(client: Client, robot: Robot, world: SceneHandle, way: torch.Tensor) -> Any:
-    """[8 (H - 1) + 1] smallest distance of the robot's surface to an obstacle along the way, metres."""
+    """Returns [8 (H - 1) + 1], the smallest distance of the robot's surface to an obstacle along the way, metres."""
     dense = _resampled(way)
     spheres = robot.spheres(dense).numpy()
     return (client.query(world, spheres[None]).distance[0] - spheres[..., 3]).min(axis=-1)
 
 
 def _resampled(way: torch.Tensor, times: int = 8) -> torch.Tensor:
-    """A trajectory with intermediate steps."""
+    """Returns a trajectory with intermediate steps."""
     places = torch.linspace(0, len(way) - 1, times * (len(way) - 1) + 1)
     first = places.long().clamp(max=len(way) - 2)
     return torch.lerp(way[first], way[first + 1], (places - first)[:, None])
 
 
 def plot(clearances: dict[str, Any], path: Path) -> None:
-    """The smallest distance along each way."""
+    """Plots the smallest distance along each way."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -37,7 +37,7 @@ def portrait(client: Client, robot: Robot, world: World, ways: Sequence[torch.Te
 
 
 def draw(client: Client, clouds: Sequence[Cloud], camera: Camera = CAMERA) -> Array:
-    """[H, W, 3] what dots on surfaces look like in the light of one lamp."""
+    """Returns the picture [H, W, 3] of dots on surfaces in the light of one lamp."""
     points, normals, colors = (np.concatenate(parts) for parts in zip(*clouds, strict=True))
     shade = 0.55 + 0.45 * np.clip(normals @ (_LIGHT / np.linalg.norm(_LIGHT)), -0.4, 1)
     dots = Spheres(points, np.clip(colors * shade[:, None], 0, 1), np.full(len(points), _DOT))
@@ -46,7 +46,7 @@ def draw(client: Client, clouds: Sequence[Cloud], camera: Camera = CAMERA) -> Ar
 
 
 def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> list[Cloud]:
-    """Some of the robot's states, each sphere as dots on its surface."""
+    """Returns some of the robot's states, each sphere as dots on its surface."""
     dots, drawn = ball(500), set()
     clouds = []
     for index in np.linspace(0, len(way) - 1, _SHOWN).round().astype(int):
@@ -55,7 +55,7 @@ def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> li
         color = _FIRST + index / (len(way) - 1) * (_LAST - _FIRST)
         for sphere, distance in zip(spheres, free, strict=True):
             place = tuple(sphere.round(4))
-            # What stands still is drawn once.
+            # Spheres that stand still are drawn once.
             if place in drawn:
                 continue
             drawn.add(place)
@@ -65,7 +65,7 @@ def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> li
 
 
 def surface(obstacle: Any) -> Cloud:
-    """Dots on an obstacle, in the world."""
+    """Returns dots on an obstacle, in the world."""
     shape = obstacle.shape
     points, normals = _on_mesh(shape) if isinstance(shape, Mesh) else _on_box(shape)
     w, axis = obstacle.pose[3], obstacle.pose[4:]
@@ -75,7 +75,7 @@ def surface(obstacle: Any) -> Cloud:
 
 
 def _on_mesh(mesh: Mesh) -> tuple[Array, Array]:
-    """Random points and their normals, evenly over the area."""
+    """Returns random points and their normals, evenly over the area."""
     generator = np.random.default_rng(0)
     a, b, c = np.moveaxis(mesh.vertices[mesh.faces].astype(float), 1, 0)
     across = np.cross(b - a, c - a)
@@ -89,7 +89,7 @@ def _on_mesh(mesh: Mesh) -> tuple[Array, Array]:
 
 
 def _on_box(box: Cuboid) -> tuple[Array, Array]:
-    """Points on a lattice on its six faces, and their normals."""
+    """Returns points on a lattice on the box's six faces, and their normals."""
     half = np.asarray(box.size, float) / 2
     points, normals = [], []
     for axis in range(3):
@@ -105,7 +105,7 @@ def _on_box(box: Cuboid) -> tuple[Array, Array]:
 
 
 def ball(count: int) -> Array:
-    """Points on the unit sphere, evenly (Fibonacci)."""
+    """Returns evenly spaced points on the unit sphere (Fibonacci)."""
     height = 1 - (2 * np.arange(count) + 1) / count
     angle = np.pi * (1 + 5**0.5) * np.arange(count)
     reach = np.sqrt(1 - height**2)

@@ -44,10 +44,10 @@ def main() -> None:
 
 
 def refine(client: Client, frames: list[tuple[DriveFrame, Array]], iterations: int) -> tuple[Array, Array]:
-    """Corrections [6] of the camera's pose and of its pose at the end: x right, y down, z forward, then rotations.
+    """Returns corrections [6] of the camera's pose and its pose at the end: x right, y down, z forward, then rotations.
 
     Args:
-        client: of a worker with the scenes.
+        client: a client of a worker with the scenes.
         frames: frames, and colours [H, W, 3] of what the camera saw, 0 to 1.
         iterations: steps of Adam.
     """
@@ -70,7 +70,7 @@ def refine(client: Client, frames: list[tuple[DriveFrame, Array]], iterations: i
 
 
 def moved(camera: Camera, correction: Array, at_end: Array) -> Camera:
-    """The camera with its poses corrected, those at the end of the frame twice."""
+    """Returns the camera with its poses corrected, those at the end of the frame twice."""
     model = camera.model
     start = _inverse_motion(correction) @ _matrix(model.rotation, model.translation)
     poses = {"rotation": start[:3, :3], "translation": start[:3, 3]}
@@ -106,7 +106,7 @@ def _matrix(rotation: Array, translation: Array) -> Array:
 
 
 def _inverse_motion(twist: Array) -> Array:
-    """[4, 4] the inverse of a small motion [6], of translation and rotation."""
+    """Returns [4, 4], the inverse of a small motion [6], of translation and rotation."""
     x, y, z = -twist[3:]
     rotation = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     whole = np.zeros((4, 4))

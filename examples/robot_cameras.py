@@ -93,7 +93,7 @@ class Physics:
             state.qpos[[5, 12, 19]] += random.uniform(0, 1, 3)
 
     def cameras(self) -> list[Camera]:
-        """MuJoCo's free cameras, as Lumigrad's."""
+        """Return MuJoCo's free cameras, as Lumigrad's."""
         return [self._camera(*angles) for angles in np.radians([self._azimuths, self._elevations]).T]
 
     def step(self) -> None:
@@ -103,7 +103,7 @@ class Physics:
             mujoco.mj_step(self._model, state, SUBSTEPS)
 
     def pictures(self) -> tuple[Levels, Array]:
-        """Colours [N, H, W, 3], and depths [N, H, W] along the cameras' axes, metres."""
+        """Return colours [N, H, W, 3], and depths [N, H, W] along the cameras' axes, metres."""
         colors, depths = [], []
         view = mujoco.MjvCamera()
         view.lookat[:], view.distance = TARGET, DISTANCE_M
@@ -128,13 +128,13 @@ class Physics:
 
 
 def tinted(scene: Gaussians) -> list[Gaussians]:
-    """The scene in other colours."""
+    """Return the scene in several colours."""
     assert scene.sh is not None
     return [replace(scene, sh=scene.sh[..., list(order)]) for order in TINTS]
 
 
 def composed(surroundings: Sequence[Frame], colors: Levels, depths: Array) -> Levels:
-    """Pictures [N, H, W, 3] of both: at each pixel the nearer one, and through what is transparent the other."""
+    """Return pictures [N, H, W, 3] of both: the nearer one at each pixel, with the other behind transparent parts."""
     color = np.stack([frame.color for frame in surroundings]).astype(np.float32)
     alpha = np.stack([frame.alpha for frame in surroundings])[..., None] / np.float32(255)
     depth = np.stack([frame.expected_depth for frame in surroundings])
@@ -144,14 +144,14 @@ def composed(surroundings: Sequence[Frame], colors: Levels, depths: Array) -> Le
 
 
 def sheet(pictures: Levels, columns: int) -> Levels:
-    """The first pictures in a square."""
+    """Return the first pictures in a square."""
     shown = pictures[: columns * columns]
     rows = [np.concatenate(list(shown[begin : begin + columns]), axis=1) for begin in range(0, len(shown), columns)]
     return np.concatenate(rows)
 
 
 def in_one_call(client: Client, items: Sequence[tuple[SceneHandle, Camera]]) -> list[Frame]:
-    """The surroundings of all environments."""
+    """Render the surroundings of all environments in one call."""
     frames = []
     for result in client.render_batch(items, outputs=OUTPUTS, image_format=FORMATS):
         if not isinstance(result, Frame):
@@ -161,7 +161,7 @@ def in_one_call(client: Client, items: Sequence[tuple[SceneHandle, Camera]]) -> 
 
 
 def in_a_loop(client: Client, items: Sequence[tuple[SceneHandle, Camera]]) -> list[Frame]:
-    """The same, with a call for each."""
+    """Render the same with a call for each environment."""
     return [client.render(scene, camera, outputs=OUTPUTS, image_format=FORMATS) for scene, camera in items]
 
 

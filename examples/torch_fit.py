@@ -20,7 +20,7 @@ from lumigrad.client.pictures import write_image
 from lumigrad.client.torch import render_gaussians
 
 VIEWS, BATCH, WIDTH, HEIGHT, GAUSSIANS = 16, 4, 160, 120, 1500
-# Of Adam: scene units, logarithms, quaternions, logits.
+# Learning rates of Adam: scene units, logarithms, quaternions, logits.
 RATES = {"means": 5e-3, "log_scales": 2e-2, "quats": 5e-3, "logits": 5e-2, "colors": 3e-2}
 Parameters = dict[str, torch.Tensor]
 
@@ -67,7 +67,7 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
 
 
 def begin() -> Parameters:
-    """Grey Gaussians near the knot's surface, as numbers without limits, which an optimiser may change freely."""
+    """Returns grey Gaussians near the knot's surface as unbounded numbers, which an optimiser may change freely."""
     surface = knot.knot(GAUSSIANS)
     noise = np.random.default_rng(1).normal(scale=0.05, size=(GAUSSIANS, 3))
     values = {
@@ -81,7 +81,7 @@ def begin() -> Parameters:
 
 
 def activated(parameters: Parameters) -> Parameters:
-    """Scales, opacities and colours as they are rendered."""
+    """Returns scales, opacities and colours as they are rendered."""
     return {
         "means": parameters["means"],
         "quats": parameters["quats"],
@@ -92,7 +92,7 @@ def activated(parameters: Parameters) -> Parameters:
 
 
 def render(client: Client, parameters: Parameters, viewmats: torch.Tensor, intrinsics: torch.Tensor) -> torch.Tensor:
-    """[C, H, W, 3]."""
+    """Renders pictures [C, H, W, 3]."""
     size = {"width": WIDTH, "height": HEIGHT}
     scene, background = activated(parameters), torch.tensor(knot.BACKGROUND)
     rendered = render_gaussians(
@@ -102,13 +102,13 @@ def render(client: Client, parameters: Parameters, viewmats: torch.Tensor, intri
 
 
 def matrices_of(cameras: list[Camera]) -> tuple[torch.Tensor, torch.Tensor]:
-    """View matrices [C, 4, 4] and intrinsics [C, 3, 3]."""
+    """Returns view matrices [C, 4, 4] and intrinsics [C, 3, 3]."""
     views, lenses = (np.stack([getattr(camera, name) for camera in cameras]) for name in ("view_matrix", "K"))
     return torch.tensor(views, dtype=torch.float32), torch.tensor(lenses, dtype=torch.float32)
 
 
 def psnr(pictures: torch.Tensor, target_images: torch.Tensor) -> float:
-    """Of all pictures together, dB."""
+    """Returns the PSNR of all pictures together, dB."""
     return float(-10 * (pictures - target_images).square().mean().log10())
 
 

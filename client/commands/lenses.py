@@ -53,7 +53,7 @@ def add_lens(group: argparse._ActionsContainer) -> None:
 
 @dataclass(frozen=True)
 class LensOptions:
-    """Lens that the options ask for.
+    """The lens that the options ask for.
 
     Attributes:
         model: one of `MODELS`; None: the camera's own.

@@ -41,7 +41,7 @@ class SceneFile:
     Attributes:
         outline: what cameras are aimed by: the scene itself, or a coarse level of one with levels.
         scene: what is stored on the worker.
-        settings: for `render`, which rejects those of the other kind of scene.
+        settings: settings for `render`, which rejects settings of the other kind of scene.
     """
 
     outline: Spheres | Gaussians
@@ -50,7 +50,7 @@ class SceneFile:
 
     @property
     def count(self) -> int:
-        """Number of spheres or Gaussians; of levels, those of the finest."""
+        """Number of spheres or Gaussians; with levels, of the finest one."""
         scene = self.scene
         return int(scene.counts[:, 0].sum()) if isinstance(scene, GaussianLevels) else len(scene)
 

@@ -20,7 +20,7 @@ MESHES = ".stl, .obj, .ply, .glb, or cuRobo's .yml of a world"
 
 
 def add_placement(group: argparse._ActionsContainer, units: str) -> None:
-    """Declares the placement of mesh files in the world; `units` names those of --scale."""
+    """Declares the placement of mesh files in the world; `units` names the units of --scale."""
     group.add_argument("--scale", default=1.0, help=f"unit of mesh files: {units}", **UNIT)
     help_text = "pose of a file's obstacles in the world, metres; once for all files, or once for each"
     option(group, "--pose", help_text, action="append", **_POSE)

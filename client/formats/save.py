@@ -29,7 +29,7 @@ class _Format:
         write: the writer.
         rounds: what it rounds, as text; empty if it keeps float32.
         degree: the highest degree of harmonics that it holds.
-        antialiased: whether it says that a scene was trained with antialiasing.
+        antialiased: whether it can state that a scene was trained with antialiasing.
         linear: whether it can state that colours are linear light.
         orders: the drawing orders that it can state; viewers draw by depth if it states none.
         reorders: whether it changes the order of the Gaussians.

@@ -174,7 +174,7 @@ class StoredScene:
 
     @cached_property
     def lost(self) -> str:
-        """The effect of float32 on positions so far from 0, as a sentence; empty where its steps are fine enough."""
+        """The effect of float32 on positions this far from 0, as a sentence; empty if its steps are fine enough."""
         return lost_by(self.means, median_of(self.scales))
 
     @property

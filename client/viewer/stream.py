@@ -290,7 +290,7 @@ class Stream(Generic[W, P]):
                 self._after_failure(failure)
 
     def _next_job(self) -> tuple[W, Order] | None:
-        """Waits for the next image to render; None: the stream is closed."""
+        """Waits for the next image to render; returns None if the stream is closed."""
         with self._changed:
             while not self._is_closed:
                 rest_s = self._requested_at + _REST_S - time.monotonic()

@@ -13,7 +13,7 @@ from lumigrad.protos.drive.motion import Float64, Motion, RigidPose
 # Racing cars reach 100 m/s. Seconds or milliseconds in place of microseconds make everything at least a thousand times
 # as fast.
 _FASTEST_M_S = 150.0
-# Nanoseconds make it a thousand times as slow; unlike what is parked, it still moves further than this.
+# Nanoseconds make it a thousand times as slow; unlike a parked object, it still moves further than this.
 _SLOWEST_M_S, _MOVED_M = 0.05, 5.0
 # Largest offset of a lens from the middle of its image, as a part of width or height; real cars have at most about 0.1.
 _OFF_MIDDLE = 0.25

@@ -26,7 +26,7 @@ class WorldCollisionConfig:
 
     Attributes:
         tensor_args: device and type of the tensors that it returns.
-        world_model: the obstacles of environment 0, or a list with a model for each environment; None: none.
+        world_model: the obstacles of environment 0, or a list with a model for each environment; None: no obstacles.
         cache: accepted, without effect; any number of obstacles fits.
         n_envs: the number of environments.
         checker_type: accepted, without effect.

@@ -1,4 +1,4 @@
-"""gsplat's `cli` (`gsplat.distributed`) with one rank: the renderer's GPUs are those of workers."""
+"""gsplat's `cli` (`gsplat.distributed`) with one rank: rendering uses the workers' GPUs."""
 
 from __future__ import annotations
 

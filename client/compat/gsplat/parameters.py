@@ -163,4 +163,4 @@ class RendererConfig_MixedBatch(RendererConfig):
 
 @dataclass(frozen=True)
 class RendererConfig_ParallelBatch(RendererConfig):
-    """Another implementation of it, which `rasterization` accepts with `with_eval3d`; it draws the same pictures."""
+    """gsplat's other implementation, which `rasterization` accepts with `with_eval3d`; it draws the same pictures."""

@@ -54,7 +54,7 @@ def levels_of(rows: int) -> int:
 
 
 def _boxes(levels: list[StoredScene], deviations: float) -> Float32:
-    """Returns boxes [L, 2, 3] around the Gaussians of each level and of finer levels, up to so many `deviations`."""
+    """Returns boxes [L, 2, 3] around the Gaussians of each level and of finer levels, at `deviations` sigma."""
     low, high = [], []
     for scene in levels:
         reach = deviations * np.sqrt(np.einsum("nii->ni", covariances_of(scene)))

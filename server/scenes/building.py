@@ -1,4 +1,4 @@
-"""Work of the host on a scene that arrives, on its call's thread: the device's thread would hold up everybody."""
+"""Host work on an arriving scene, on its call's thread: on the device's thread, it would hold up all calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.server.device.memory import Beside, Cost
 from lumigrad.server.storage.tenants import Runtime
 
 T = TypeVar("T")
-# How often a call that waits for another build of its tenant looks whether it has ended.
+# How often a call that waits for another build of its tenant checks whether it has ended.
 _CHECK_SECONDS = 0.05
 
 
@@ -22,21 +22,21 @@ class Owner(Protocol):
     """Whoever needs the scene, such as a `Call`."""
 
     def check(self) -> None:
-        """Raise if the scene is not needed any more."""
+        """Raise if the scene is no longer needed."""
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the scene is stored, or not needed any more."""
+        """Call `callback` once the scene is stored or no longer needed."""
 
 
 class Reading:
-    """The owner of a scene that the worker reads for itself: it always needs it."""
+    """The owner of a scene that the worker itself reads, and always needs."""
 
     def __init__(self, ends: ExitStack) -> None:
-        """Own what is read, until `ends` is closed."""
+        """Own the scene until `ends` is closed."""
         self._ends = ends
 
     def check(self) -> None:
-        """Never raises."""
+        """Do nothing."""
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` at the end."""
@@ -44,16 +44,17 @@ class Reading:
 
 
 class _Room:
-    """The room of the kernels that work at a build, until the end of a `with` block: another may take its place.
+    """The memory room of a build's kernels, until the end of a `with` block; a new room may replace it.
 
-    An ExitStack would keep what failed, in a cycle of references, where the end of a room raises an error of its own.
+    Not an ExitStack: if the end of a room raises an error, an ExitStack would keep the failed work alive in a reference
+    cycle.
     """
 
     def __init__(self) -> None:
         self._beside: Beside | None = None
 
     def begin(self, beside: Beside) -> None:
-        """Begin a room; the one before it has had what was taken so far."""
+        """Begin a room, and end the previous one, which limited what was allocated so far."""
         self._end(None, None, None)
         beside.__enter__()
         self._beside = beside
@@ -71,9 +72,9 @@ class _Room:
 
 
 class Build:
-    """A build of one scene. A tenant has one at a time, until the device has taken it over; all tenants take turns.
+    """A build of one scene. A tenant has one build at a time, until the device takes it over; tenants take turns.
 
-    What was built counts as memory in use until then.
+    The built scene counts as memory in use until then.
     """
 
     def __init__(self, runtime: Runtime, owner: Owner) -> None:
@@ -86,9 +87,9 @@ class Build:
         self._milliseconds = 0.0
 
     def run(self, work: Callable[[], T], nbytes: int) -> T:
-        """Do the work, which takes `nbytes` of the host's memory; raises what `Owner.check` raises, too.
+        """Do the work, which takes `nbytes` of host memory. Also raises what `Owner.check` raises.
 
-        DeviceMemoryError: there is not so much memory.
+        Raises DeviceMemoryError if there is not enough memory.
         """
         runtime, check = self._runtime, self._owner.check
         while not runtime.building.acquire(timeout=_CHECK_SECONDS):
@@ -111,28 +112,28 @@ class Build:
         return result
 
     def add(self, nbytes: int) -> None:
-        """Let the work take `nbytes` more of the host's memory from here on, on its thread.
+        """Let the work take `nbytes` more of host memory from now on; called on its thread.
 
-        DeviceMemoryError: there is not so much memory.
+        Raises DeviceMemoryError if there is not enough memory.
         """
         beside = self._runtime.memory.beside(Cost(bytes=nbytes))
         self._hold(beside.release)
         self._room.begin(beside)
 
     def taken_over(self, times: StageTimes, stage: str) -> None:
-        """The device has taken over what was built; note the time of the work as part of a stage."""
+        """Note that the device has taken over the built scene, and add the time of the build to a stage."""
         times.add(stage, self._milliseconds)
         self.end()
 
     def end(self) -> None:
-        """Give back the memory and the tenant's turn; does nothing the second time. On any thread."""
+        """Release the memory and the tenant's turn; does nothing the second time. Callable on any thread."""
         with self._lock:
             self._has_ended = True
             held = self._held.pop_all()
         held.close()
 
     def _hold(self, release: Callable[[], None]) -> None:
-        """Have something given back at the end; at once if the owner has ended meanwhile."""
+        """Call `release` at the end, at once if the owner has ended meanwhile."""
         with self._lock:
             if not self._has_ended:
                 self._held.callback(release)

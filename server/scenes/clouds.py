@@ -1,4 +1,4 @@
-"""Scenes that consist of tensors only, spheres and Gaussians: storing, describing and updating them."""
+"""Storing, describing and updating clouds: scenes that consist only of tensors, such as spheres and Gaussians."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lumigrad.v1 import scene_pb2, tensor_pb2
 
 # Creates the content on the device's thread, and measures its stages.
 Make = Callable[[StageTimes], Content]
-# Does the host's part of the work, on the thread of the scene's owner, before the device's.
+# Does the host's part of the work, on the thread of the scene's owner, before the device's part.
 Prepare = Callable[[Owner], Make]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A scene, or a change of one, whose header was checked; its tensors follow with the payload.
+    """A scene, or a change of a scene, whose header was checked; its tensors follow in the payload.
 
     Attributes:
         receive: Checks the positions of the tensors in the payload.
-        copied_bytes: Device memory that making the scene takes beside the payload, for copies of what stays.
+        copied_bytes: Device memory that making the scene takes besides the payload, for copies of unchanged tensors.
     """
 
     outline: Outline
@@ -37,9 +37,9 @@ class Arrival:
 
 
 class SceneKind(Protocol):
-    """Scenes of one kind: what they consist of, and how they change."""
+    """A kind of scenes: their content, and how it changes."""
 
-    # The name of its field in `Scene`, and the engine that computes with them.
+    # The name of the kind's field in `Scene`, and of the engine for its scenes.
     name: str
     engine: str
 
@@ -55,7 +55,7 @@ class KeptTensors:
     """The tensors of one version of a scene.
 
     Attributes:
-        uploads: The upload whose buffer each of them lives in.
+        uploads: For each tensor, the upload whose buffer it lives in.
     """
 
     by_name: Tensors
@@ -63,7 +63,7 @@ class KeptTensors:
 
     @staticmethod
     def of(tensors: Tensors) -> KeptTensors:
-        """Tensors of one upload."""
+        """Return tensors of one upload."""
         return KeptTensors(tensors, dict.fromkeys(tensors, object()))
 
     @property
@@ -72,7 +72,7 @@ class KeptTensors:
         return sum(tensor.nbytes for tensor in self.by_name.values())
 
     def replaced(self, tensors: Tensors) -> KeptTensors:
-        """A copy with some tensors replaced.
+        """Return a copy with some tensors replaced.
 
         Tensors that share an upload with a replaced one are copied; otherwise they would keep its memory alive.
         """
@@ -83,7 +83,7 @@ class KeptTensors:
         return KeptTensors({**merged, **tensors}, {**uploads, **dict.fromkeys(tensors, object())})
 
     def copied_bytes(self, names: Collection[str]) -> int:
-        """The bytes that `replaced` copies for tensors of these names."""
+        """Return the bytes that `replaced` copies for tensors of these names."""
         return sum(self.by_name[name].nbytes for name in self._copied(names))
 
     def _copied(self, replaced: Collection[str]) -> list[str]:
@@ -98,7 +98,7 @@ def replacements(
     shapes: Shapes,
     check_type: Callable[[str, tensor_pb2.Tensor, str], None],
 ) -> dict[str, tensor_pb2.Tensor]:
-    """Checks the tensors of an update: names out of `names`, shapes as stored, types by `check_type`."""
+    """Check the tensors of an update: names from `names`, shapes as stored, types by `check_type`."""
     require(not request.obstacles, "obstacles", "none: this scene is no world", f"{len(request.obstacles)}")
     require(len(request.tensors) > 0, "tensors", "at least one tensor", "none")
     tensors: dict[str, tensor_pb2.Tensor] = {}
@@ -125,7 +125,7 @@ class CloudContent:
 
     @staticmethod
     def of(rules: Rules, kept: KeptTensors) -> CloudContent:
-        """The content with these tensors."""
+        """Return the content with these tensors."""
         return CloudContent(rules, kept, rules.name, kept.by_name, Outline(shapes_of(kept.by_name)))
 
     @property
@@ -139,10 +139,10 @@ class CloudContent:
         return self.rules.count(self.outline.shapes)
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Adds nothing."""
+        """Add nothing."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The scene as the message that stores it."""
+        """Return the scene as the message that stores it."""
         scene = scene_pb2.Scene()
         cloud = getattr(scene, self.kind)
         cloud.SetInParent()
@@ -152,7 +152,7 @@ class CloudContent:
 
 
 class Cloud:
-    """Scenes that are tensors, by the rules of one kind."""
+    """Scenes that are tensors, with the rules of one kind."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -174,7 +174,7 @@ class Cloud:
     def replacement(
         self, stored: StoredScene, entries: Sequence[tensor_pb2.NamedTensor], runtime: Runtime, field: str
     ) -> Arrival:
-        """Check the header of a call's tensors at `field`, which stand in for some of a stored cloud."""
+        """Check the header of a call's tensors at `field`, which replace some tensors of a stored cloud."""
         tensors: dict[str, tensor_pb2.Tensor] = {}
         limit = f"one of {', '.join(self._rules.alternatives)}, each once"
         for index, entry in enumerate(entries):
@@ -204,7 +204,7 @@ class Cloud:
     def _arrival(
         self, runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: CloudContent | None
     ) -> Arrival:
-        """Tensors of a cloud, or of a part of the `old` one."""
+        """Return the arrival of a cloud's tensors, or of those that replace tensors of the `old` cloud."""
 
         def receive(reader: PayloadReader) -> Prepare:
             upload = uploader(tensors, reader, runtime.transfer, field)

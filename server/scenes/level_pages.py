@@ -1,4 +1,4 @@
-"""The pages of a scene with levels for one call: those in memory, and those that the spool has to read."""
+"""The pages of a scene with levels for one call: pages in memory, and pages that must be read from the spool."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from lumigrad.server.storage.tenants import Runtime
 T = TypeVar("T")
 # A page and its level.
 Place = tuple[int, int]
-# Pages that are read or copied without a look at the call, and about how many bytes are read or packed.
+# Pages that are read or copied between checks of the call, and about how many bytes are read or packed.
 _STEP = 64
 _READ_BYTES = 4 << 20
-# Reads that may wait while others are added for later calls.
+# The most reads that may wait while reads are added for later calls.
 _MOST_AHEAD = 16
 
 
 class LevelPages:
-    """Finds pages in memory and has others read, as float32 or packed.
+    """Finds pages in memory, and has missing ones read, as float32 or packed.
 
-    A page that was found stays in memory until it is taken. Which form a call draws depends on the call alone, and
-    never on what is in memory: pages that are there as float32 are packed for a call that draws packed ones, and
-    pages that are packed are read for one that draws float32.
+    A page that was found stays in memory until it is taken. The form that a call draws depends only on the call, never
+    on what is in memory: for a call that draws packed pages, float32 pages are packed, and for a call that draws
+    float32, packed pages are read again.
     """
 
     def __init__(self, scene_id: str, table: LevelTable, runtime: Runtime, *, is_packed: bool) -> None:
@@ -44,7 +44,7 @@ class LevelPages:
         self._file: PayloadFile | None = None
 
     def find(self, place: Place) -> bool:
-        """Whether a page is in memory, where it then stays."""
+        """Return whether a page is in memory; if so, keep it there."""
         if place not in self._found:
             page = self._in_memory(place)
             if page is not None:
@@ -52,7 +52,7 @@ class LevelPages:
         return place in self._found
 
     def take(self, places: Sequence[Place], call: Call) -> list[torch.Tensor]:
-        """The first pages at these places, as far as they are in memory, some at a time; may raise as `Call.check`."""
+        """Return some of the first pages at these places, up to one not in memory; may raise as `Call.check` does."""
         taken: list[Place] = []
         to_pack: list[Place] = []
         for place in places[:_STEP]:
@@ -66,13 +66,13 @@ class LevelPages:
         return [self._found.pop(place) for place in taken]
 
     def wait_for(self, places: Sequence[Place], call: Call) -> None:
-        """Have the first places that are not in memory read; raises what `Call.check` raises."""
+        """Wait until the first places that are not in memory are read; raises what `Call.check` raises."""
         missing = self._missing(places)
         read = partial(self._read, self._opened(), missing)
         self._found |= self._runtime.reads.wait_for((self._scene_id, self._is_packed, *missing), read, call)
 
     def read_ahead(self, places: Sequence[Place]) -> None:
-        """Have places read for later calls, as many as the reads that wait leave room for."""
+        """Have places read for later calls, as far as the number of waiting reads permits."""
         while missing := self._missing(places):
             read = partial(self._read, self._opened(), missing)
             if not self._runtime.reads.begin((self._scene_id, self._is_packed, *missing), read, _MOST_AHEAD):
@@ -80,13 +80,13 @@ class LevelPages:
             places = places[places.index(missing[-1]) + 1 :]
 
     def close(self) -> None:
-        """Let go of what was found, and of the file."""
+        """Release the found pages and the file."""
         self._found.clear()
         self._file = None
         self.forget_deleted()
 
     def _missing(self, places: Sequence[Place]) -> list[Place]:
-        """The first places of which the rows are not in memory: so many that one read takes little time."""
+        """Return the first places whose rows are not in memory, few enough for one short read."""
         missing: list[Place] = []
         nbytes = 0
         for place in places:
@@ -111,11 +111,11 @@ class LevelPages:
             self._runtime.pages.keep_page(self._scene_id, *place, page)
 
     def _bytes_of(self, place: Place) -> int:
-        """The bytes of a page as float32."""
+        """Return the bytes of a page as float32."""
         return int(self._table.counts[place]) * self._table.row_bytes
 
     def _opened(self) -> PayloadFile:
-        """The file of the rows, which stays readable until the call ends, even if the scene is deleted."""
+        """Open the file of the rows, which stays readable until the call ends, even if the scene is deleted."""
         if self._file is None and self._runtime.spool is not None:
             self._file = self._runtime.spool.open_levels(self._scene_id)
         if self._file is None:
@@ -146,14 +146,14 @@ class LevelPages:
         return pack(self._table.tensors(torch.from_numpy(rows))).numpy() if self._is_packed else rows
 
     def forget_deleted(self) -> None:
-        """Remove what was kept of a scene since it was deleted, which nobody would find again."""
+        """If the scene was deleted, remove its pages, which no call could find again."""
         spool = self._runtime.spool
         if spool is None or not spool.touch(self._scene_id):
             self._runtime.pages.forget(self._scene_id)
 
 
 def with_tensors(work: Callable[[], T], runtime: Runtime, call: Call | None) -> T:
-    """Do work with tensors on the device's thread; on the CPU here, beside the jobs of others."""
+    """Do work with tensors on the device's thread; on the CPU, do it on this thread, concurrent with jobs."""
     if runtime.transfer.is_cpu:
         return work()
 

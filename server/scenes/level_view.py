@@ -1,4 +1,4 @@
-"""A scene with levels as one call draws it: the cut that the call chooses, and its rows, gathered from pages."""
+"""A scene with levels as one call draws it: the cut for the call, and its rows, gathered from pages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import gaussians_pb2, render_pb2
 
-# Semantics that draw quaternions as long as they are, which packing makes 1.
+# Semantics that draw quaternions unnormalised; packing would normalise them.
 _OF_ANY_LENGTH = (gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH, gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT)
-# Outputs with a row for each Gaussian of a scene, or with its number.
+# Outputs with a row for each Gaussian of a scene, or with numbers of Gaussians.
 _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
 _RULES = GaussianRules()
 
@@ -49,16 +49,16 @@ class LevelView:
         *,
         is_differentiated: bool,
     ) -> None:
-        """Check what other scenes allow, and find the pages in view; `field` is the path of the spec.
+        """Refuse what scenes with levels do not support, and find the pages in view; `field` is the path of the spec.
 
-        Float32 is drawn for a call that is differentiated, and packed pages for others.
+        Differentiated calls draw float32, and other calls draw packed pages.
         """
         assert isinstance(scene.content, LevelsContent)
         self._table = table = scene.content.table
         self._scene_id = scene.scene_id
         self._runtime, self._call = runtime, call
         self.reference = scene.reference
-        # The rows that are drawn, and those for which there is room until `drawn`.
+        # The rows to draw, and the rows whose room is held until `drawn`.
         self._rows: CutRows | None = None
         self._gathering: CutRows | None = None
         _check(spec, runtime.limits, field)
@@ -68,7 +68,7 @@ class LevelView:
         self._waits = not settings.HasField("wait") or settings.wait
         self._detail = detail = Detail.of(settings, runtime.pages.room_rows(table))
         require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
-        # [P] the levels to draw, and [P, L] the errors of all.
+        # The levels to draw, [P], and the errors of all levels, [P, L].
         self._wanted, self._errors = chosen(table, gaussian_cameras(spec, field), detail)
         self.cut = Cut(table, self._wanted, render_pb2.DrawnLevels(), is_packed)
 
@@ -78,12 +78,12 @@ class LevelView:
         return Outline(self.cut.shapes)
 
     def choose(self, spec: render_pb2.RenderSpec, plan: GaussianPlan) -> Cut:
-        """Leave out the pages that nearer ones hide, and choose the cut that there is room for.
+        """Leave out pages hidden by nearer ones, and choose a cut that fits.
 
-        Some of the nearer pages are read and drawn for that. `spec` and `plan` are those of all pages in view.
+        Some of the nearer pages are read and drawn for this. `spec` and `plan` are for all pages in view.
 
         Raises:
-            BusyError: The pages that are seen are too many, however coarse they are drawn.
+            BusyError: The visible pages have too many Gaussians even at their coarsest level.
             DeadlineError, CancelledError: The call has ended.
         """
         try:
@@ -102,7 +102,7 @@ class LevelView:
         occlusion = Occlusion(self._scene_id, view, levels >= 0, spec, plan, *calls)
         seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
         self._wanted = fitted(self._table, seen, plan.cameras, detail)
-        # Pages that have arrived meanwhile may be finer, and hide less, than those that were drawn.
+        # Pages that have arrived meanwhile may be finer than those that were drawn, and hide less.
         is_same = np.array_equal(self._wanted, seen)
         levels = np.where(seen >= 0, levels, NONE).astype(np.int8) if is_same else self._available()
         rows = rows_of(self._table, self._wanted)
@@ -112,13 +112,13 @@ class LevelView:
         return replace(self.cut, levels=levels, report=self._report(levels))
 
     def receive(self, _: PayloadReader) -> None:
-        """Take nothing from the payload: rows come from pages."""
+        """Take nothing from the payload, because rows come from pages."""
 
     def gather(self) -> None:
-        """Gather the rows, and wait for room and for those that have to be read; raises what `Call.check` raises.
+        """Gather the rows, waiting for room and for reads; raises what `Call.check` raises.
 
-        Rows that are drawn coarser because they are not in memory are read for later calls. Room is there until
-        `drawn`: a call that has some must not wait for more.
+        Rows that are drawn coarser because they are not in memory are read for later calls. The room is held until
+        `drawn`: a call that holds room must not wait for more.
         """
         try:
             late = np.flatnonzero(self.cut.levels != self._wanted)
@@ -130,7 +130,7 @@ class LevelView:
             self._call.off_end(self._pages.forget_deleted)
 
     def load(self) -> CloudContent:
-        """The cloud, on the device."""
+        """Return the cloud, on the device."""
         assert self._rows is not None
         return CloudContent.of(_RULES, KeptTensors.of(self._rows.tensors))
 
@@ -140,18 +140,18 @@ class LevelView:
         return () if self._rows is None else (self._rows,)
 
     def release(self) -> None:
-        """Let go of the rows, which another call may evict."""
+        """Release the rows, so that other calls may evict them."""
         self._rows = None
         self.drawn()
 
     def drawn(self) -> None:
-        """Give back the room that `gather` has waited for; does nothing the second time."""
+        """Release the room that `gather` has waited for; does nothing the second time."""
         rows, self._gathering = self._gathering, None
         if self._runtime.pages.end_drawing(self, rows):
             self._call.off_end(self.drawn)
 
     def _available(self) -> Levels:
-        """[P] the levels to draw; without waiting those that are in memory, or the next coarser ones."""
+        """Return the levels to draw, [P]; without waiting, those in memory or the next coarser ones."""
         if self._waits:
             return self._wanted
         levels: Levels = self._wanted.copy()
@@ -162,7 +162,7 @@ class LevelView:
         return levels
 
     def _report(self, levels: Levels) -> render_pb2.DrawnLevels:
-        """The report of a picture with levels [P] in place of those that are wanted."""
+        """Return the report of an image drawn with `levels`, [P], in place of the wanted levels."""
         wanted, counts, errors = self._wanted, self._table.counts, self._errors
         in_view, pages = np.flatnonzero(wanted >= 0), np.flatnonzero(levels >= 0)
         return render_pb2.DrawnLevels(
@@ -174,7 +174,7 @@ class LevelView:
         )
 
     def _gathered(self, cut: Cut) -> CutRows:
-        """The rows of a cut, for which there is room until `drawn`."""
+        """Return the rows of a cut, and hold their room until `drawn`."""
         self._runtime.pages.begin_drawing(self, cut.bytes, self._call)
         self._call.on_end(self.drawn)
         try:
@@ -201,7 +201,7 @@ class LevelView:
 
 
 def plain(spec: render_pb2.RenderSpec) -> render_pb2.RenderSpec:
-    """The spec without the settings that choose a cut."""
+    """Return the spec without the settings that choose a cut."""
     copy = render_pb2.RenderSpec()
     copy.CopyFrom(spec)
     for name in OF_LEVELS:
@@ -210,14 +210,14 @@ def plain(spec: render_pb2.RenderSpec) -> render_pb2.RenderSpec:
 
 
 def of_pixels(plan: Plan) -> Plan:
-    """The plan for a cut: alone, since other calls have other cuts, and without values for each of its Gaussians."""
+    """Return the plan of a cut, without outputs for each Gaussian. It runs alone, since other calls have other cuts."""
     upstream = {name: shape for name, shape in plan.upstream_shapes.items() if name not in _OF_ROWS}
     sizes = {name: size for name, size in plan.gradient_sizes.items() if not name.startswith("means2d")}
     return replace(plan, kind=None, upstream_shapes=upstream, gradient_sizes=sizes)
 
 
 def _check(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> None:
-    """Check what scenes with levels do not have, before cameras are read."""
+    """Refuse what scenes with levels do not support, before cameras are read."""
     check_cameras(spec.cameras, limits, f"{field}.cameras")
     for name in spec.outputs:
         require(name not in _OF_ROWS, f"{field}.outputs", "images without ids for a scene with levels", name)

@@ -1,4 +1,4 @@
-"""Scenes with levels of detail: their tables are kept in memory, their rows in a file of the spool."""
+"""Scenes with levels of detail: their tables are kept in memory, their rows in the spool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LevelsContent:
 
     @property
     def tensors(self) -> Tensors:
-        """None: rows are drawn from pages."""
+        """Empty, because rows are drawn from pages."""
         return {}
 
     @property
@@ -43,14 +43,14 @@ class LevelsContent:
 
     @property
     def count(self) -> int:
-        """The Gaussians of the finest level."""
+        """The number of Gaussians of the finest level."""
         return int(self.table.counts[:, 0].sum())
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Adds nothing."""
+        """Add nothing."""
 
     def message(self, _: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The scene as the message that stores it."""
+        """Return the scene as the message that stores it."""
         return scene_pb2.Scene(levels=self.header)
 
 
@@ -61,7 +61,7 @@ class LevelsKind:
     engine = gaussians.KIND
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
-        """Check the header of a scene, whose tables are read from the beginning of the payload."""
+        """Check the header of a scene; its tables are then read from the beginning of the payload."""
         header = scene.levels
         table_bytes = check_header(header, runtime.limits, field)
 
@@ -84,9 +84,11 @@ class LevelsKind:
 def checked_rows(
     table: LevelTable, stream: PayloadStream, allocate: Allocate, field: str, call: Call
 ) -> Iterator[memoryview]:
-    """The rows of all levels as they arrive, one at a time in one buffer; raises if they are not those of the table.
+    """Yield the rows of all levels as they arrive, one level at a time in one buffer.
 
-    Each is checked in a turn of its own, which is not held while rows arrive or are used.
+    Raises InvalidArgumentError if the rows do not match the table.
+
+    The rows of a level are checked in a turn, which is not held while rows arrive or are used.
     """
     pages, levels = table.counts.shape
     buffer = allocate(int(table.counts.max()) * table.row_bytes)
@@ -105,7 +107,7 @@ def checked_rows(
 
 
 def content_of(arrival: Arrival, reader: PayloadReader, owner: Owner) -> LevelsContent:
-    """The content that an arrival makes."""
+    """Make the content of an arrival."""
     content = arrival.receive(reader)(owner)(StageTimes())
     assert isinstance(content, LevelsContent)
     return content

@@ -47,20 +47,20 @@ _OTHER_KINDS: tuple[SceneKind, ...] = (MeshKind(), WorldKind(), Cloud(TargetImag
 SCENE_KINDS: Mapping[str, SceneKind] = {**CLOUDS, **{kind.name: kind for kind in _OTHER_KINDS}}
 
 T = TypeVar("T")
-# How often work is repeated whose scenes others evict meanwhile.
+# How often work is repeated if other calls evict its scenes meanwhile.
 _MOST_ATTEMPTS = 8
 _RETRY_SECONDS = 1.0
 
 
 def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:
-    """The kind of a scene; one that is empty is refused as not being the one `expected`, or any."""
+    """Return the kind of a scene. The error for an empty scene asks for `expected`, or for any kind."""
     name = scene.WhichOneof("kind")
     require(name is not None, field, expected or f"one of {', '.join(SCENE_KINDS)}", "none")
     return SCENE_KINDS[str(name)]
 
 
 def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) -> StoredScene:
-    """The scene with this id; `version` 0 means the current one."""
+    """Return the scene with this id, the current version if `version` is 0."""
     try:
         return runtime.scenes.find(scene_id, version)
     except SceneNotFoundError:
@@ -71,7 +71,7 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         found = runtime.reads.wait_for(
             ("id", scene_id), lambda allocate: _restored(runtime, spool, scene_id, allocate), call
         )
-    # Not looked up again: other reads may have evicted it already.
+    # Do not look up the scene again: other reads may have evicted it already.
     if found is None:
         raise SceneNotFoundError(scene_id)
     if version not in (0, found.version):
@@ -80,9 +80,9 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
 
 
 def with_stored(runtime: Runtime, call: Call, attempt: Callable[[], T]) -> T:
-    """Run `attempt`; once more after each scene that it lacks has been read from the spool: others may evict them.
+    """Run `attempt`, and repeat it whenever it lacks a scene, once that is read from the spool.
 
-    BusyError: they are evicted as fast as they are read.
+    Raises BusyError if scenes are evicted as fast as they are read.
     """
     for _ in range(_MOST_ATTEMPTS):
         try:
@@ -96,7 +96,7 @@ def with_stored(runtime: Runtime, call: Call, attempt: Callable[[], T]) -> T:
 
 
 def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = True) -> StoredScene | None:
-    """The scene with this content, if there is one; it `counts` as an upload if it is there."""
+    """Return the scene with this content, if there is one; with `counts`, finding it counts as a put."""
     found, spool = runtime.scenes.find_content(digest, counts=counts), runtime.spool
     if found is not None or spool is None or not spool.has_content(digest):
         return found
@@ -108,7 +108,7 @@ def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = 
 
 
 def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
-    """The scene of this name, read from its files unless it is stored as they have it."""
+    """Return the scene of this name, read from its files unless their current content is stored."""
     named = runtime.named.get(name)
     if named is None:
         reader = "a worker with --scene-files or --scene-urls, which reads scenes at addresses"
@@ -126,13 +126,13 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
         return found or read_named(runtime, named, allocate)
 
     with call.times.stage("restore"):
-        # Calls share a read of the same files alone: the name may mean changed ones since it began.
+        # The key is the function that reads: calls share a read only if it is of the same, unchanged files.
         reads = runtime.downloads if named.is_remote else runtime.reads
         return reads.wait_for(("name", named.read), read, call)
 
 
 def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> StoredScene:
-    """Read a scene from its files into memory that `allocate` gives, and store it."""
+    """Read a scene from its files into memory from `allocate`, and store it."""
     copies = Reservation(runtime.payload_memory.account, runtime.tenant)
     try:
         message, reader = named.read(_checked(runtime, allocate), copies.add)
@@ -151,13 +151,13 @@ def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> Store
 
 
 def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
-    """Bring the meshes of a world from the spool into memory; the check of the world refuses those that are nowhere."""
+    """Read the meshes of a world from the spool into memory; checking the world then refuses missing meshes."""
     for name in _lacking(runtime, scene):
         stored_scene(runtime, call, name)
 
 
 def _lacking(runtime: Runtime, scene: scene_pb2.Scene) -> Iterator[str]:
-    """The meshes of a world that are in the spool alone."""
+    """Yield the meshes of a world that are only in the spool."""
     if runtime.spool is None:
         return
     for name in {obstacle.mesh_id for obstacle in scene.world.obstacles}:
@@ -166,7 +166,7 @@ def _lacking(runtime: Runtime, scene: scene_pb2.Scene) -> Iterator[str]:
 
 
 def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
-    """Refuse a scene that can never fit, before memory for it is allocated."""
+    """Return an `allocate` that refuses a scene which can never fit, before any memory is allocated."""
 
     def checked(nbytes: int) -> memoryview:
         runtime.memory.check(Cost.of_payload(nbytes))
@@ -177,7 +177,7 @@ def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
 
 
 def _restored(runtime: Runtime, spool: SceneSpool, scene_id: str, allocate: Allocate) -> StoredScene | None:
-    """Bring a scene into memory by its name, on the thread of the tenant's reads; None: it is nowhere."""
+    """Read a scene into memory by its name, on the thread of the tenant's reads; None if it does not exist."""
     with held(spool.exclusive, None):
         with contextlib.suppress(SceneNotFoundError):
             return runtime.scenes.find(scene_id)
@@ -185,14 +185,14 @@ def _restored(runtime: Runtime, spool: SceneSpool, scene_id: str, allocate: Allo
 
 
 def _restored_content(runtime: Runtime, spool: SceneSpool, digest: str, allocate: Allocate) -> StoredScene | None:
-    """Likewise by its content."""
+    """Read a scene into memory by its content hash, on the thread of the tenant's reads; None if it does not exist."""
     with held(spool.exclusive, None):
         present = runtime.scenes.find_content(digest, counts=False)
         return present or _restore(runtime, spool, spool.read_content(digest, _checked(runtime, allocate)), allocate)
 
 
 def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, allocate: Allocate) -> StoredScene | None:
-    """Make and store a scene that was read; a scene that cannot be made leaves the spool."""
+    """Make and store a scene that was read; a scene that cannot be made is removed from the spool."""
     if found is None:
         return None
     for _ in range(_MOST_ATTEMPTS):
@@ -200,9 +200,9 @@ def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, al
             return _stored(runtime, spool, found, allocate)
         except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
             if isinstance(error, SceneNotFoundError) and spool.touch(error.scene_id):
-                # Others have evicted a mesh of the world since it was read.
+                # Another read has evicted a mesh of the world meanwhile.
                 continue
-            # The limits have changed, or a mesh of the world has gone.
+            # The limits have changed, or a mesh of the world was deleted.
             scene_id = found.message.info.scene_id
             logs.event("removing an invalid scene from the spool", logging.WARNING, scene=scene_id, why=error)
             spool.remove(found)
@@ -211,7 +211,7 @@ def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, al
 
 
 def _stored(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Allocate) -> StoredScene | None:
-    """Make and store a scene that was read; None: it was deleted meanwhile."""
+    """Make and store a scene that was read; None if it was deleted meanwhile."""
     with runtime.scenes.room(found.message.info.bytes, None):
         scene = _made(runtime, spool, found, allocate)
         if found.is_valid:
@@ -253,7 +253,7 @@ class AcceptedKinds:
 
 
 class InlineScene:
-    """A scene that comes with its call: its header was checked, and its tensors follow in the payload.
+    """A scene inside a call, whose header was checked and whose tensors follow in the payload.
 
     It has the attributes and methods of a `StoredScene` that calls use.
     """
@@ -278,10 +278,10 @@ class InlineScene:
 def find_scene(
     spec: Any, accepted: AcceptedKinds, runtime: Runtime, call: Call, field: str, expected: str | None = None
 ) -> InlineScene | StoredScene:
-    """Look up the stored scene that a request names, or check the header of the scene in the request.
+    """Look up the stored scene that a request names, or check the header of a scene in the request.
 
-    `spec` has the fields `scene_ref` and `scene` in the oneof `source`, and `field` is its path in the request; empty:
-    it is the request. An error about an empty scene names the kind `expected`.
+    `spec` has the fields `scene_ref` and `scene` in the oneof `source`, and `field` is its path, empty if `spec` is the
+    request itself. An error about an empty scene asks for the kind `expected`.
     """
     source, below = spec.WhichOneof("source"), f"{field}." if field else ""
     require(source is not None, field or "source", "scene_ref or scene", "neither")

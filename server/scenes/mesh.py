@@ -23,8 +23,8 @@ from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
 KIND = "mesh"
-# The host's memory for a build, measured with closed surfaces, with triangles that share no vertices, and with many
-# vertices that no triangle uses.
+# Host memory for a build, measured with closed surfaces, with triangles that share no vertices, and with many unused
+# vertices.
 _FACE_BYTES = 160
 _VERTEX_BYTES = 56
 
@@ -60,11 +60,11 @@ class MeshContent:
         return meshes.World([meshes.Instance(self.mesh)])
 
     def world(self) -> meshes.World:
-        """The mesh alone, at the identity pose."""
+        """Return the mesh alone, at the identity pose."""
         return self._alone
 
     def settled(self) -> meshes.World | None:
-        """Return what `world` returns, on any thread."""
+        """Return the same as `world`; callable on any thread."""
         return self._alone
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
@@ -73,7 +73,7 @@ class MeshContent:
         info.report.MergeFrom(type(info.report)(**found, rebuilt=self.mesh.rebuilt, growth=self.mesh.growth))
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The mesh as the message that stores it."""
+        """Return the mesh as the message that stores it."""
         scene = scene_pb2.Scene()
         for name, tensor in tensors.items():
             getattr(scene.mesh, name).CopyFrom(tensor)
@@ -81,7 +81,7 @@ class MeshContent:
 
 
 def search_nothing(world: meshes.World, device: torch.device) -> None:
-    """Query a sphere that is off, which builds all data that queries need."""
+    """Query a disabled sphere, which builds all data that queries need."""
     meshes.evaluate(torch.full((1, 1, 1, 4), -1.0).to(device), world, meshes.Settings(), outputs=("distance",))
 
 
@@ -105,7 +105,7 @@ class MeshKind:
         return _arrival(runtime, field, tensors, None)
 
     def change(self, content: MeshContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
-        """Check the header of an update: other vertices."""
+        """Check the header of an update, which replaces the vertices."""
         tensors = replacements(request, ("vertices",), shapes_of(content.tensors), _check_type)
         return _arrival(runtime, "tensors", tensors, content)
 
@@ -117,7 +117,7 @@ def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
 def _arrival(
     runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: MeshContent | None
 ) -> Arrival:
-    """A new mesh, or new vertices of the `old` one."""
+    """Return the arrival of a new mesh, or of new vertices for the `old` mesh."""
     transfer = runtime.transfer
     stage = "kernel.build" if old is None else "kernel.fit"
 
@@ -145,13 +145,13 @@ def _arrival(
 
         return prepare
 
-    # New vertices make a copy of the search structure.
+    # New vertices need a copy of the search structure.
     copied = 0 if old is None else old.bytes - old.kept.bytes + old.kept.copied_bytes(tensors)
     return Arrival(MeshContent.outline, receive, copied)
 
 
 def _built(arrays: Mapping[str, Array], old: MeshContent | None, device: torch.device, build: Build) -> meshes.Mesh:
-    """The mesh, without what is done on the device."""
+    """Build the host's part of the mesh."""
 
     def claim(faces: int) -> None:
         build.add(_FACE_BYTES * faces + _VERTEX_BYTES * len(given["vertices"]))
@@ -166,6 +166,6 @@ def _built(arrays: Mapping[str, Array], old: MeshContent | None, device: torch.d
 
 
 def _build_bytes(tensors: Mapping[str, tensor_pb2.Tensor], old: MeshContent | None) -> int:
-    """The host's memory that a build takes, without the faces that it makes for parts that are inside out."""
+    """Return the host memory of a build, without that for faces that it adds for inside-out parts."""
     faces = tensors["faces"].shape[0] if old is None else old.count
     return _FACE_BYTES * faces + _VERTEX_BYTES * tensors["vertices"].shape[0]

@@ -1,4 +1,4 @@
-"""The pages of a cut that cameras see: nearer ones are drawn to find those behind them that are hidden."""
+"""Occlusion culling of the pages of a cut: nearer pages are drawn to find hidden pages behind them."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from lumigrad.v1 import render_pb2
 
 Flags = npt.NDArray[np.bool_]
 
-# A pass takes about as long as drawing one Gaussian for each pixel. Hidden pages are looked for in cuts of so many
-# Gaussians for each pixel, which allow for some passes.
+# A pass takes about as long as drawing one Gaussian per pixel. Culling runs only for cuts with at least this many
+# Gaussians per pixel, which allow for some passes.
 _LEAST_PER_PIXEL = 4
-# The part of a cut's Gaussians that the first pass draws, and how many times as many each further one does.
+# The first pass draws 1 / `_FIRST_FRACTION` of a cut's Gaussians, and each further pass `_GROWTH` times as many.
 _FIRST_FRACTION = 16
 _GROWTH = 2
 
 
 @dataclass(frozen=True)
 class Occlusion:
-    """Looks for hidden pages, by passes that draw the nearest ones with a backdrop behind them.
+    """Finds hidden pages, by passes that draw the nearest pages with a backdrop behind them.
 
     Attributes:
-        scene_id: The name of the scene, and `cut`, its pages in view.
-        present: [P] those of them that can be drawn.
-        spec: The request, and `plan`, its checked form, for the whole cut.
-        gather: Returns the rows of a cut, which hold room until `release` is called.
+        scene_id: The name of the scene; `cut` has its pages in view.
+        present: [P], the pages in view that can be drawn.
+        spec: The request; `plan` is its checked form for the whole cut.
+        gather: Returns the rows of a cut, whose room is held until `release` is called.
     """
 
     scene_id: str
@@ -61,9 +61,10 @@ class Occlusion:
     release: Callable[[], None]
 
     def hidden(self, most_rows: int) -> Flags:
-        """[P] the pages of the cut of which nothing shows in the pictures of all cameras.
+        """Return which pages of the cut no camera sees, [P].
 
-        At most so many Gaussians are drawn to find them, unless they are known from the last call of this view.
+        At most `most_rows` Gaussians are drawn at a time to find them, unless they are known from an earlier call with
+        this view.
         """
         cut, pages, hidden = self.cut, self.runtime.pages, np.zeros(len(self.cut.levels), bool)
         for camera in self.plan.cameras:
@@ -82,7 +83,7 @@ class Occlusion:
         return hidden
 
     def _name(self, most_rows: int) -> str:
-        """The name of all that decides which pages are hidden."""
+        """Return a hash of everything that determines which pages are hidden."""
         name = hashlib.sha256(f"{self.cut.is_packed} {most_rows} {len(self.plan.cameras)} ".encode())
         for part in (self.cut.levels, self.present):
             name.update(part.tobytes())
@@ -91,17 +92,17 @@ class Occlusion:
         return name.hexdigest()
 
     def _seen_by(self, camera: Camera, index: int, most_rows: int) -> Flags:
-        """[N] of the pages of the cut: exact but for the margins of boxes."""
+        """Return which pages of the cut a camera sees, [N]; exact except for the margins of boxes."""
         cut, tiles = self.cut, all_tiles(camera)
         boxes = ScreenBoxes(cut.table.bounds[cut.pages, cut.levels[cut.pages]], camera, self.plan.settings)
         seen = boxes.meet(tiles)
         room = min(cut.rows // _FIRST_FRACTION, most_rows)
         while True:
-            # Pages before closed tiles are drawn in the end, but open no tile.
+            # Pages in front of closed tiles are drawn in the end, but cannot open a tile.
             live = np.flatnonzero(boxes.meet(tiles))
             live = live[np.argsort(boxes.near[live], kind="stable")]
             drawn = np.cumsum(cut.counts[live])
-            # Pages around the camera are drawn beside these: no backdrop can stand before one.
+            # Pages around the camera are drawn in addition, since no backdrop can stand in front of them.
             around = int(cut.counts[live[boxes.near[live] <= boxes.nearest_backdrop]].sum())
             first = max(1, int(np.searchsorted(drawn, min(around + room, most_rows), "right")))
             behind = int(drawn[-1] - drawn[first - 1]) if first < len(live) else 0
@@ -115,13 +116,13 @@ class Occlusion:
             tiles &= self._open(nearest, depth, camera, index)
             hidden = seen & (boxes.near >= depth) & ~boxes.meet(tiles)
             seen &= ~hidden
-            # Another pass takes longer; it is worth its time where this one was.
+            # The next pass takes longer, so it is worth its time only if this pass was.
             if cut.counts[hidden].sum() < room or room == most_rows:
                 return seen
             room = min(room * _GROWTH, most_rows)
 
     def _open(self, nearest: npt.NDArray[np.int64], depth: float, camera: Camera, index: int) -> Flags:
-        """The tiles that some pages leave open in front of a depth."""
+        """Return the tiles that the `nearest` pages leave open in front of a depth."""
         levels = np.full_like(self.cut.levels, NONE)
         levels[nearest] = self.cut.levels[nearest]
         rows = self.gather(replace(self.cut, levels=levels, has_backdrop=True))
@@ -150,7 +151,7 @@ class Occlusion:
         return runtime.executor.deliver(draw, call, cost)
 
     def _plan_of_pass(self, count: int, index: int) -> GaussianPlan:
-        """The plan that draws so many Gaussians, with one channel of colour, for one camera."""
+        """Return the plan that draws `count` Gaussians, with one colour channel, for one camera."""
         shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
         spec = self._spec_of_pass(index)
         plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, self.runtime.limits, self.plan.field)
@@ -158,7 +159,7 @@ class Occlusion:
         return plan
 
     def _spec_of_pass(self, index: int) -> render_pb2.RenderSpec:
-        """The request, without what changes nothing of which Gaussians one camera sees."""
+        """Return the request for one camera, without settings that do not affect which Gaussians it sees."""
         spec = render_pb2.RenderSpec(cameras=[self.spec.cameras[index]], outputs=["color"])
         spec.gaussians.CopyFrom(self.spec.gaussians)
         for name in (*OF_LEVELS, "background", "sh_degree"):

@@ -18,7 +18,7 @@ class TargetImageRules(Rules):
     """The rules for target images."""
 
     name = KIND
-    # No engine uses a target image alone.
+    # No engine computes with a target image alone.
     engine = ""
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
@@ -49,10 +49,10 @@ class TargetImageRules(Rules):
             require(bool(good.all()), f"{field}.{name}", limit, f"{int((~good).sum())} others")
 
     def count(self, shapes: Shapes) -> int:
-        """The number of pixels."""
+        """Return the number of pixels."""
         return prod(image_size(shapes))
 
 
 def image_size(shapes: Shapes) -> tuple[int, ...]:
-    """Height and width."""
+    """Return the height and width."""
     return tuple(next(iter(shapes.values()))[:2])

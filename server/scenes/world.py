@@ -1,4 +1,4 @@
-"""Worlds: meshes, cuboids and voxel grids with poses; storing and updating them."""
+"""Storing and updating worlds: meshes, cuboids and voxel grids with poses."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ANYTHING = meshes.Cuboid((1.0, 1.0, 1.0))
 def changes_of(
     request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]
 ) -> tuple[dict[int, Sequence[float]], dict[int, bool]]:
-    """New poses (x y z in metres, qw qx qy qz, object to world) and flags of an update, by index of the obstacle.
+    """Return the poses (x y z in metres, qw qx qy qz, object to world) and flags of an update, by obstacle index.
 
-    `numbers` has the indices by name.
+    `numbers` has the indices of obstacles by name.
     """
     require(not request.tensors, "tensors", "none: a world's obstacles are changed by name", len(request.tensors))
     require(len(request.obstacles) > 0, "obstacles", "at least one obstacle", "none")
@@ -52,7 +52,7 @@ def changes_of(
 
 
 def _poses(changes: Sequence[tuple[int, world_pb2.ObstacleUpdate]]) -> dict[int, Sequence[float]]:
-    """The poses of an update, which are checked together unless one may be invalid."""
+    """Return the poses of an update. They are checked together, or one by one if any may be invalid."""
     posed = {number: message.pose for number, message in changes if message.HasField("pose")}
     rows = numbers_of(list(posed.values()), len(meshes.IDENTITY))
     if rows is not None and meshes.are_poses(rows).all():
@@ -66,7 +66,7 @@ def _poses(changes: Sequence[tuple[int, world_pb2.ObstacleUpdate]]) -> dict[int,
 
 
 KIND = "world"
-# The approximate memory of an obstacle's entries in lists.
+# The approximate memory of an obstacle's list entries.
 _OBSTACLE_BYTES = 1024
 
 
@@ -75,8 +75,8 @@ class Shown:
     """The obstacles of a world without poses, the same for all its versions.
 
     Attributes:
-        names: The names of the obstacles, by which updates refer to them.
-        mesh_ids: For each obstacle the scene_id of its mesh; empty for other shapes.
+        names: The names by which updates refer to obstacles.
+        mesh_ids: For each obstacle, the scene_id of its mesh; empty for other shapes.
         scenes: The store of the meshes.
     """
 
@@ -107,7 +107,7 @@ class WorldContent:
 
     @property
     def outline(self) -> Outline:
-        """The outline against which requests are checked."""
+        """The facts that requests are checked against."""
         return Outline(obstacles=self.count, environments=self._world.environments)
 
     @property
@@ -132,7 +132,7 @@ class WorldContent:
         return _OBSTACLE_BYTES * self.count + sum(tensor.nbytes for tensor in self.tensors.values())
 
     def settled(self) -> meshes.World | None:
-        """Return what `world` would return, on any thread; None: it would have to be made first."""
+        """Return the same as `world`, or None if that would first have to make it; callable on any thread."""
         world = self._world
         return None if self._moved() else world
 
@@ -146,7 +146,7 @@ class WorldContent:
         return moved
 
     def world(self) -> meshes.World:
-        """The world of the kernels, with the current versions of its meshes; on the device's thread only."""
+        """Return the world of the kernels, with the current versions of its meshes; on the device's thread only."""
         moved = self._moved()
         if moved:
             self._meshes.update(moved)
@@ -158,17 +158,17 @@ class WorldContent:
         return self._world
 
     def changed(self, poses: Mapping[int, Sequence[float]], enabled: Mapping[int, bool]) -> WorldContent:
-        """A copy with changed poses and flags; it shares all hierarchies. On any thread."""
-        # Should meshes have new versions, the copy finds them for itself.
+        """Return a copy with changed poses and flags, which shares all hierarchies; callable on any thread."""
+        # If meshes have new versions, the copy finds them itself.
         world = self._world
         world = world.with_poses(poses) if poses else world
         return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Adds nothing."""
+        """Add nothing."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The world as the message that stores it."""
+        """Return the world as the message that stores it."""
         scene = scene_pb2.Scene(world=world_pb2.World(environments=self._world.environments))
         for index, instance in enumerate(self._world.instances):
             obstacle = scene.world.obstacles.add(
@@ -190,13 +190,13 @@ class WorldContent:
 
 
 def world_of(content: Content) -> meshes.World:
-    """The kernels' world for a stored mesh or world, with current meshes; on the device's thread only."""
+    """Return the kernels' world for a stored mesh or world, with current meshes; on the device's thread only."""
     assert isinstance(content, MeshContent | WorldContent)
     return content.world()
 
 
 def settled_world(content: Content) -> meshes.World | None:
-    """The world that `world_of` would return; None: it would have to be made first. On any thread."""
+    """Return the same as `world_of`, or None if that would first have to make it; callable on any thread."""
     assert isinstance(content, MeshContent | WorldContent)
     return content.settled()
 
@@ -249,7 +249,7 @@ class WorldKind:
         poses, enabled = changes_of(request, content.shown.numbers)
 
         def prepare(_: Owner) -> Make:
-            # The call's thread does this: thousands of poses would hold up the device's.
+            # Done on the call's thread: thousands of poses would hold up the device's thread.
             changed = content.changed(poses, enabled)
             return lambda _: changed
 

@@ -33,7 +33,7 @@ class Forward(Protocol):
 
     @property
     def state(self) -> Sized | None:
-        """The forward state; None: it was not retained."""
+        """The forward state; None if it was not retained."""
 
     @property
     def times(self) -> Stages:
@@ -49,7 +49,7 @@ class Backward(Protocol):
 
     @property
     def touched(self) -> torch.Tensor | None:
-        """Per primitive, 0 where it has no gradient; None: no gradient has a row per primitive."""
+        """Per primitive, 0 if it has no gradient; None if no gradient has a row per primitive."""
 
     @property
     def times(self) -> Stages:
@@ -57,15 +57,15 @@ class Backward(Protocol):
 
 
 class ForwardSteps(Protocol):
-    """A forward pass in steps, between which others may run."""
+    """A forward pass in steps, between which other jobs may run."""
 
     def __call__(
         self, plan: Any, inputs: Any, outputs: Sequence[str], *, retain: bool, into: Tensors | None = None
     ) -> Steps[Forward]:
-        """Computes outputs, into the tensors of `into` where the engine supports that: images, and its `levels`."""
+        """Compute outputs, into the tensors of `into` where the engine supports that: images, and its `levels`."""
 
 
-# Computes the gradients that are named from a state and those of the outputs; `Engine.rows` says which into `into`.
+# Computes the named gradients from a state and the output gradients; `Engine.rows` has those that `into` can take.
 BackwardSteps = Callable[..., Steps[Backward]]
 
 
@@ -75,11 +75,12 @@ class Engine:
 
     Attributes:
         name: The engine's name in metrics and messages.
-        batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
-        shared: The parts that a state shares with others and does not count.
-        levels: The images that a forward pass writes as levels where `into` has uint8 for them.
-        rows: The shapes of the gradients of a state that a backward pass writes where an argument `into` has room.
-        skips_untouched: Whether a backward pass has an argument `touched_only`: rows without a gradient stay undefined.
+        batched: Combines several plans of one kind and scene, and their inputs; outputs of the result are concatenated.
+        shared: The parts that a state shares with other states and does not count.
+        levels: The images that a forward pass writes as uint8 levels if `into` has uint8 tensors for them.
+        rows: The shapes of the gradients of a state that a backward pass can write into an argument `into`.
+        skips_untouched: Whether a backward pass has an argument `touched_only`, which leaves rows without a gradient
+            undefined.
     """
 
     name: str
@@ -101,18 +102,18 @@ class Engine:
         before_view: Callable[[], object],
         into: Tensors | None = None,
     ) -> Forward:
-        """A whole forward pass; `before_view` is called before each step and may raise to stop it."""
+        """Run a whole forward pass; `before_view` is called before each step and may raise to stop it."""
         return complete(self.forward_steps(plan, inputs, outputs, retain=retain, into=into), before_view)
 
     def backward(
         self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
     ) -> Backward:
-        """A whole backward pass, likewise."""
+        """Run a whole backward pass; `before_view` is called before each step and may raise to stop it."""
         return complete(self.backward_steps(state, output_gradients, wanted), before_view)
 
 
 def joined_views(plans: Sequence[Any]) -> Plan:
-    """The plan of the views of several plans of one kind for one scene."""
+    """Return a plan with the views of several plans of one kind for one scene."""
     views = sum(plan.views for plan in plans)
     joined: Plan = replace(
         plans[0],
@@ -131,10 +132,10 @@ def batched_views(plans: Sequence[Any], inputs: Sequence[Any]) -> tuple[Plan, An
 
 @dataclass(frozen=True, kw_only=True)
 class RenderEngine(Engine):
-    """Renders one kind of scene; its name is that of the kind and of its field in `RenderSpec.settings`.
+    """Renders one kind of scene; it is named like the kind and its field in `RenderSpec.settings`.
 
     Attributes:
-        plan: Checks a request, whose spec has the path given last; InvalidArgumentError.
+        plan: Checks a request; the last argument is the path of its spec. Raises InvalidArgumentError.
     """
 
     plan: Callable[[render_pb2.RenderSpec, Shapes, Limits, str], Plan]

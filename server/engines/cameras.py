@@ -1,4 +1,4 @@
-"""Cameras of Gaussians: messages become the kernels' cameras."""
+"""Cameras for Gaussians: converts messages to the kernels' cameras."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LENSES: dict[str, type[SensorLens]] = {
 # Enums of lenses: the kernels' names of their values.
 _ENUMS = {"domain": _DOMAINS, "reference": _REFERENCES, "direction": _DIRECTIONS}
 _GLASS = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
-# Places of the parameters of a sensor that are not those of its lens.
+# Paths of the parameters of a sensor other than those of its lens.
 _OF_SENSOR = {
     **{name: f"start.{name}" for name in ("rotation", "translation")},
     **{f"end_{name}": f"end.{name}" for name in ("rotation", "translation")},
@@ -48,7 +48,7 @@ _OF_SENSOR = {
 
 
 def gaussian_cameras(spec: render_pb2.RenderSpec, field: str) -> list[Camera]:
-    """Check the cameras of a request for Gaussians and create them; `field` is the spec's path."""
+    """Check and create the cameras of a request for Gaussians; `field` is the spec's path."""
     where, number = f"{field}.gaussians.projection_method", spec.gaussians.projection_method
     unscented = known(_METHODS, number, where) == "unscented"
     is_surfel = spec.gaussians.primitive == gaussians_pb2.PRIMITIVE_SURFEL
@@ -69,7 +69,7 @@ def gaussian_cameras(spec: render_pb2.RenderSpec, field: str) -> list[Camera]:
 
 
 def projection_method(spec: render_pb2.RenderSpec) -> str:
-    """The kernels' method for the cameras of a checked request, where those are sensors."""
+    """Return the kernels' name of the projection method of a checked request."""
     number = spec.gaussians.projection_method
     is_sensor = spec.cameras[0].WhichOneof("model") == "sensor"
     if number == gaussians_pb2.PROJECTION_METHOD_UNSPECIFIED:
@@ -78,7 +78,7 @@ def projection_method(spec: render_pb2.RenderSpec) -> str:
 
 
 def check_projection(camera: Camera, settings: Settings, shapes: Shapes, field: str) -> None:
-    """Check that settings, whose path is `field`, and the scene fit the way in which Gaussians are projected."""
+    """Check that the scene and the settings, whose path is `field`, fit the projection of Gaussians."""
     if not camera.is_sensor:
         for name, value in settings.sensor_settings.items():
             require(False, f"{field}.{name}", "the default unless Gaussians are projected by sigma points", value)
@@ -94,7 +94,7 @@ def check_projection(camera: Camera, settings: Settings, shapes: Shapes, field: 
 
 
 def check_response(cameras: Sequence[Camera], settings: Settings, has_rays: bool, field: str) -> None:
-    """Check that cameras, whose spec has the path `field`, have the rays that settings ask for."""
+    """Check that cameras, whose spec has the path `field`, have the rays that settings require."""
     if settings.response != "ray":
         where = f"{field}.gaussians.response"
         require(cameras[0].lidar is None, where, "RESPONSE_RAY with lidars", "RESPONSE_PICTURE")
@@ -128,7 +128,7 @@ def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camer
         parameters = [parameter.name for parameter in getattr(message.sensor, lens).DESCRIPTOR.fields]
         elsewhere |= {name: f"{where}.{lens}.{name}" for name in parameters}
     if model == "sensor" and message.sensor.HasField("rays"):
-        # Rays are no part of the kernels' camera.
+        # Rays are not part of the kernels' camera.
         bare = camera_pb2.Camera()
         bare.CopyFrom(message)
         bare.sensor.ClearField("rays")
@@ -137,13 +137,13 @@ def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camer
     message.DiscardUnknownFields()
     with arguments_of(where, elsewhere):
         if message.sensor.HasField("lidar"):
-            # A lidar's tables are large for the cache, and fast to read.
+            # A lidar's tables are too large for the cache, and fast to read.
             return _sensor(message.sensor, message.width, message.height)
         return _known_camera(message.SerializeToString(deterministic=True), as_sensor)
 
 
 def _check_sensor(message: camera_pb2.SensorCamera, field: str) -> str:
-    """Check what the kernels cannot see of a sensor; returns the name of its lens."""
+    """Check the fields of a sensor that the kernels do not see; returns the name of its lens."""
     lens = message.WhichOneof("lens")
     require(lens is not None, field, f"one of the lenses {', '.join(_LENSES)}", "none")
     shutter = known(_SHUTTERS, message.shutter, f"{field}.shutter")
@@ -223,7 +223,7 @@ def _lens(message: camera_pb2.SensorCamera) -> SensorLens:
 
 
 def _check_alike(cameras: Sequence[Camera], field: str) -> None:
-    """Check that sensors do not stand beside other cameras, and have lenses and windshields of one kind."""
+    """Check that all or no cameras are sensors, and that sensors have lenses and windshields of one kind."""
     first = outline(cameras[0])
     for index, camera in enumerate(cameras):
         where, found = f"{field}[{index}]", outline(camera)
@@ -235,11 +235,11 @@ def _check_alike(cameras: Sequence[Camera], field: str) -> None:
 
 
 def outline(camera: Camera) -> tuple[str, tuple[int, ...]] | None:
-    """Return what sensors of a call share: the lens's kind, and the sizes of the windshield; None for other cameras."""
+    """Return the lens's kind and the windshield's sizes, which all sensors of a call share; None for other cameras."""
     if not camera.is_sensor:
         return None
     source: Any = camera.source
     glass = source.windshield
-    # Polynomials of the way back count only if there are some.
+    # Inverse polynomials count only if there are any.
     names = _GLASS if glass is not None and (glass.horizontal_inverse or glass.vertical_inverse) else _GLASS[:2]
     return type(source.lens).__name__, tuple(0 if glass is None else len(getattr(glass, name)) for name in names)

@@ -1,4 +1,4 @@
-"""Scenes as the engines use them: checks and uploads of their tensors."""
+"""Scenes as the engines use them, and checks and uploads of their tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def shapes_of(tensors: Mapping[str, tensor_pb2.Tensor] | Mapping[str, torch.Tensor]) -> Shapes:
-    """The shapes of tensors, received or only described."""
+    """Return the shapes of tensors, or of their descriptions."""
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def check_type(tensor: tensor_pb2.Tensor, field: str, *known: tensor_pb2.DType) -> None:
-    """Check that a tensor is of one of these types, float32 by default, and its shape valid."""
+    """Check that a tensor has one of these types, float32 by default, and a valid shape."""
     known = known or (dtypes.FLOAT32,)
     limit = " or ".join(map(dtypes.name, known))
     require(tensor.dtype in known, f"{field}.dtype", limit, dtypes.name(tensor.dtype))
@@ -47,7 +47,7 @@ def uploader(
 ) -> Callable[[], dict[str, torch.Tensor]]:
     """Check the tensors' positions in the payload; returns a function that uploads them on the device's thread.
 
-    `in_place`: read them from the caller's memory, which the caller may change meanwhile.
+    With `in_place`, reads them from the caller's memory, which the caller may change meanwhile.
     """
     read = reader.read_in_place if in_place else reader.read
     arrays = {name: (read(tensor, f"{field}.{name}"), tensor.dtype) for name, tensor in tensors.items()}
@@ -92,7 +92,7 @@ class Content(Protocol):
 
     @property
     def needs(self) -> Collection[str]:
-        """The names of scenes that must stay stored as long as this one."""
+        """The names of scenes that must stay stored as long as this scene."""
 
     @property
     def tensors(self) -> Tensors:
@@ -102,20 +102,20 @@ class Content(Protocol):
         """Add the fields of this kind of scene to its description."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The scene as a message, as a client would put it; `tensors` are its encoded tensors."""
+        """Return the scene as a message, as a client would put it; `tensors` are its encoded tensors."""
 
 
 class Rules(ABC):
     """The rules for the tensors of one kind of scene: names, types, shapes and values."""
 
-    # The kind's field in `Scene`, and the engine that computes with it.
+    # The kind's field in `Scene`, and the name of the engine for it.
     name: str
     engine: str
-    # All tensors of a scene, each with those that it stands in for.
+    # All tensors that a scene may have, each with the tensors that it replaces.
     alternatives: Mapping[str, Collection[str]] = {}
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check the type of a tensor, float32 where a kind allows no other, and that its size can be computed."""
+        """Check the type of a tensor, float32 unless a kind allows others, and that its size can be computed."""
         check_type(tensor, field)
 
     @abstractmethod
@@ -124,8 +124,8 @@ class Rules(ABC):
 
     @abstractmethod
     def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check the values, on the device, where it is fast."""
+        """Check the values on the device, where this is fast."""
 
     @abstractmethod
     def count(self, shapes: Shapes) -> int:
-        """The number of primitives."""
+        """Return the number of primitives."""

@@ -1,4 +1,4 @@
-"""The level at which each page of a scene is drawn: chosen by its error in pixels, and culled by its bounds."""
+"""Level selection: chooses each page's level of detail by its error in pixels, and culls pages by their bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lumigrad.v1 import gaussians_pb2, render_pb2
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# [P] the level of each page.
+# The level of each page, [P].
 Levels = npt.NDArray[np.int8]
 # The level of a page that is not drawn.
 NONE = -1
@@ -26,23 +26,23 @@ _ERROR_PX = 1.0
 _NEAR, _FAR = 0.01, 1e10
 _LEAST_NEAR = 1e-30
 _LEAST_ALPHA = 1e-30
-# Bounds contain so many standard deviations of each Gaussian.
+# The number of standard deviations of each Gaussian that bounds contain.
 _BOUND_DEVIATIONS = 3.0
-# The largest standard deviation of a Gaussian of which nothing is lost, as a part of the picture: a picture that is
-# larger by 1/16 on each side shows all of it, unless settings say otherwise.
+# The largest standard deviation, as a fraction of the picture, of a Gaussian that is never culled wrongly: with default
+# settings, a picture larger by 1/16 on each side shows all of it.
 _LARGEST = 0.19
 _ALPHA_MIN, _EPS2D = 1 / 255, 0.3
-# The typical distance of a page's content from a camera within the page, as a part of the page's diagonal.
+# The typical distance of a page's content from a camera within the page, as a fraction of the page's diagonal.
 _INSIDE = 1 / 8
 
 
 @dataclass(frozen=True)
 class Detail:
-    """The settings of a call: errors in pixels that it allows, and how many Gaussians it draws at most.
+    """The settings of a call: the error in pixels that it allows, and the most Gaussians that it draws.
 
     Attributes:
-        deviations: A Gaussian is drawn to so many standard deviations, each of which is larger than in the scene by
-            `factor`, and blurred to the variance `blur`, square pixels.
+        deviations: The number of standard deviations to which a Gaussian is drawn. They are larger than in the scene by
+            `factor`, and blurred by the variance `blur`, in square pixels.
     """
 
     error_px: float
@@ -55,7 +55,7 @@ class Detail:
 
     @staticmethod
     def of(settings: gaussians_pb2.GaussianSettings, room_rows: int) -> Detail:
-        """The settings of a request, with room for so many Gaussians."""
+        """Return the settings of a request, with room for `room_rows` Gaussians."""
         given = settings.HasField
         return Detail(
             settings.max_error_px if given("max_error_px") else _ERROR_PX,
@@ -68,10 +68,10 @@ class Detail:
         )
 
     def margin(self, size: int) -> float:
-        """The pixels beyond an edge of a picture, `size` wide, in which bounds may end of Gaussians that reach into it.
+        """Return how many pixels outside an edge of the picture bounds may end whose Gaussians reach into it.
 
-        This is the largest distance between what is drawn and what bounds contain, over all standard deviations up to
-        a part of the picture: that of the smallest or of the largest.
+        `size` is the picture's extent across the edge. This is the largest distance between a drawn Gaussian and its
+        bounds, over all standard deviations up to `_LARGEST`: it is attained at the smallest or at the largest.
         """
         largest = _LARGEST * size
         beyond = self.deviations * hypot(self.factor * largest, sqrt(self.blur)) - _BOUND_DEVIATIONS * largest
@@ -79,18 +79,21 @@ class Detail:
 
 
 def _deviations(alpha_min: float) -> float:
-    """The standard deviations to which a Gaussian of opacity 1 is drawn; engines refuse values out of range later."""
+    """Return the standard deviations to which a Gaussian of opacity 1 is drawn.
+
+    Engines refuse values out of range later.
+    """
     return sqrt(2 * log(1 / min(1.0, max(_LEAST_ALPHA, alpha_min))))
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """The levels that a call draws of a scene.
+    """The levels of a scene's pages that a call draws.
 
     Attributes:
-        levels: [P] int8, of each page; `NONE`: none.
-        report: Levels of detail, as the reply tells them.
-        is_packed: Whether its Gaussians are those of packed pages, which are rounded.
+        levels: [P] int8, the level of each page; `NONE` if it is not drawn.
+        report: The levels of detail, as the reply reports them.
+        is_packed: Whether its Gaussians come from packed pages, which are rounded.
         has_backdrop: Whether there is a row for a backdrop after its Gaussians, and no spherical harmonics.
     """
 
@@ -102,12 +105,12 @@ class Cut:
 
     @property
     def pages(self) -> npt.NDArray[np.int64]:
-        """The pages that are drawn, ascending."""
+        """The drawn pages, ascending."""
         return np.flatnonzero(self.levels >= 0)
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of Gaussians of each page that is drawn."""
+        """The number of Gaussians of each drawn page."""
         return np.asarray(self.table.counts[self.pages, self.levels[self.pages]])
 
     @property
@@ -129,7 +132,7 @@ class Cut:
         return 4 * sum(map(prod, self.shapes.values()))
 
     def numbers(self, rows: torch.Tensor) -> torch.Tensor:
-        """[M] int64, the numbers among all rows of the scene of some Gaussians of the cut, whose rows [M] rise."""
+        """Convert rows of the cut, [M] ascending, to row numbers in the whole scene, [M] int64."""
         counts, pages = self.counts, self.pages
         begins = np.cumsum(counts) - counts
         offsets = torch.from_numpy(self.table.starts[pages, self.levels[pages]] - begins).to(rows.device)
@@ -141,8 +144,8 @@ class Cut:
 def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[Levels, Floats]:
     """Choose a level for each page, the coarsest whose error is within `error_px` for all cameras that see it.
 
-    A page is in view if a camera sees this level; a coarser one may reach into a picture in which nothing of the page
-    should be.
+    A page is in view if a camera sees it at this level; a coarser level may reach into a picture that should not show
+    the page.
 
     Returns:
         [P] the levels; [P, L] the errors in pixels.
@@ -156,11 +159,11 @@ def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tupl
 def fitted(table: LevelTable, levels: Levels, cameras: Sequence[Camera], detail: Detail) -> Levels:
     """Make pages coarser until there is room for their Gaussians.
 
-    They become coarser alike: to one error at their typical distances, since the nearest one is 0 where the camera is
-    within a page. What room is left makes pages finer, those with the largest errors first.
+    All pages are coarsened to one error at their typical distances, since the nearest distance is 0 if the camera is
+    within a page. Remaining room makes pages finer again, those with the largest errors first.
 
     Returns:
-        [P] the levels, for which there is no room if there is none for the coarsest.
+        [P] the levels; there may be no room even for the coarsest.
     """
     drawn = np.flatnonzero(levels >= 0)
     if rows_of(table, levels) <= detail.most_rows:
@@ -172,7 +175,7 @@ def fitted(table: LevelTable, levels: Levels, cameras: Sequence[Camera], detail:
 
 
 def rows_of(table: LevelTable, levels: Levels) -> int:
-    """The Gaussians of levels [P]."""
+    """Return the number of Gaussians of levels [P]."""
     drawn = np.flatnonzero(levels >= 0)
     return int(table.counts[drawn, levels[drawn]].sum())
 
@@ -180,7 +183,7 @@ def rows_of(table: LevelTable, levels: Levels) -> int:
 def reached(
     bounds: npt.NDArray[np.float32], cameras: Sequence[Camera], settings: gaussians_pb2.GaussianSettings
 ) -> Flags:
-    """[P] whether a part of each box may be in the picture of any camera."""
+    """Return whether a part of each box may be in the picture of any camera, [P]."""
     detail = Detail.of(settings, 0)
     return np.asarray(np.logical_or.reduce([_View(camera, detail).sees(bounds) for camera in cameras]))
 
@@ -188,7 +191,7 @@ def reached(
 def _fitted(
     counts: npt.NDArray[np.int64], errors: Floats, detail: Detail, finest: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
-    """[P] levels for which there is room, none finer than `finest`."""
+    """Return levels that fit, none finer than `finest`, [P]."""
     levels = np.maximum(_coarsest(errors, _fitting_limit(counts, errors, detail)), finest)
     pages = np.arange(len(levels))
     while True:
@@ -202,7 +205,7 @@ def _fitted(
 
 
 def _fitting_limit(counts: npt.NDArray[np.int64], errors: Floats, detail: Detail) -> float:
-    """The least error at which there is room for all pages, or the largest that they have."""
+    """Return the least error limit at which all pages fit, or the largest error if none does."""
     limits = np.unique(errors[errors > detail.error_px])
     low, high = 0, len(limits) - 1
     while low < high:
@@ -215,7 +218,7 @@ def _fitting_limit(counts: npt.NDArray[np.int64], errors: Floats, detail: Detail
 
 
 def _coarsest(errors: Floats, limit: float) -> npt.NDArray[np.int8]:
-    """[P] the coarsest levels whose errors are within a limit; the finest where none is."""
+    """Return the coarsest levels whose errors are within a limit, or else the finest, [P]."""
     return np.asarray(np.maximum((errors <= limit).sum(axis=1) - 1, 0), np.int8)
 
 
@@ -226,19 +229,19 @@ def _rows(counts: npt.NDArray[np.int64], levels: npt.NDArray[np.int8]) -> int:
 def _errors(
     table: LevelTable, cameras: Sequence[Camera], detail: Detail, *, inside: float = 0.0
 ) -> tuple[Floats, Flags]:
-    """[P, L] the largest error of each level for any camera that sees it, pixels, and whether any does.
+    """Return the largest error of each level in pixels for any camera that sees it, and whether any does, [P, L].
 
-    Errors are those at the nearest point of a page, or, with `inside`, at a distance that is never below this part of
-    its diagonal.
+    Errors are taken at the nearest point of a page or, with `inside`, at a distance of at least this fraction of its
+    diagonal.
 
-    Content lies in the bounds of level 0. A level moves it by its error, wherever its Gaussians reach: seen from a
+    Content lies in the bounds of level 0. A level displaces it by its error, wherever its Gaussians reach: seen from a
     distance to these bounds, by an angle whose sine is at most error / distance.
     """
     errors = np.zeros(table.errors.shape)
     is_seen = np.zeros(table.errors.shape, bool)
     for camera in cameras:
         view = _View(camera, detail)
-        # Bounds of the coarsest levels contain all others.
+        # Bounds of the coarsest level contain those of all others.
         pages = np.flatnonzero(view.sees(table.bounds[:, -1]))
         seen = view.sees(table.bounds[pages])
         pixels = table.errors[pages] * view.pixels_per_unit(table.bounds[pages, 0], inside)[:, None]
@@ -258,25 +261,25 @@ class _View:
         self._eye = -np.linalg.pinv(rotation) @ np.asarray(self._source.translation, np.float64)
 
     def pixels_per_unit(self, boxes: npt.NDArray[np.float32], inside: float) -> Floats:
-        """[..] the pixels that a unit of length takes at the nearest point of each box, or so far inside."""
+        """Return the pixels per unit of length at each box's nearest point, at least `inside` diagonals away, [..]."""
         focal = _focal(self._camera)
         if _is_orthographic(self._camera):
             return np.full(boxes.shape[:-2], focal)
         away = np.maximum(np.maximum(boxes[..., 0, :] - self._eye, self._eye - boxes[..., 1, :]), 0.0)
         within = inside * np.linalg.norm(boxes[..., 1, :] - boxes[..., 0, :], axis=-1)
         distance = np.hypot(np.linalg.norm(away, axis=-1), within)
-        # Engines refuse a near plane that is not above 0, after this.
+        # Engines later refuse a near plane that is not above 0.
         return np.asarray(focal / np.maximum(distance, max(self._detail.near, _LEAST_NEAR)))
 
     def sees(self, boxes: npt.NDArray[np.float32]) -> Flags:
-        """[..] whether a part of each box may be in the picture: exact to its edges only without distortion."""
+        """Return whether a part of each box may be in the picture, [..]; conservative with distortion."""
         seen = np.ones(boxes.shape[:-2], bool)
         for normal, offset in self._planes():
             seen &= self._highest(normal, boxes) + offset >= 0
         return seen
 
     def _highest(self, normal: Floats, boxes: npt.NDArray[np.float32]) -> Floats:
-        """[..] the largest product of a direction in the camera's frame with a point of each box in that frame."""
+        """Return the largest product of a direction with a point of each box, both in the camera's frame, [..]."""
         along = normal @ self._source.rotation
         ends = np.where(along > 0, boxes[..., 1, :], boxes[..., 0, :])
         return np.asarray(ends @ along + normal @ np.asarray(self._source.translation))
@@ -284,7 +287,7 @@ class _View:
     def _planes(self) -> list[tuple[Floats, float]]:
         camera = self._camera
         if camera.is_sensor or camera.projected or camera.distorted or camera.model == "fisheye":
-            # Lenses bend the planes of others, and some see what is behind them.
+            # The frustums of other lenses are not bounded by planes, and some lenses see behind themselves.
             return []
         fx, fy, cx, cy = self._source.intrinsics
         depth = [(np.array([0.0, 0.0, 1.0]), -self._detail.near), (np.array([0.0, 0.0, -1.0]), self._detail.far)]
@@ -304,7 +307,7 @@ def _is_orthographic(camera: Camera) -> bool:
 
 
 def _focal(camera: Camera) -> float:
-    """The pixels per radian, or per unit of a slope, at the middle of the picture; orthographic: per scene unit."""
+    """Return the pixels per radian, or unit of slope, at the middle of the picture; per scene unit if orthographic."""
     source: Any = camera.source
     if hasattr(source, "intrinsics"):
         return float(max(source.intrinsics[:2]))
@@ -313,5 +316,5 @@ def _focal(camera: Camera) -> float:
     if hasattr(source.lens, "fx"):
         return float(max(source.lens.fx, source.lens.fy))
     polynomial: Sequence[float] = getattr(source.lens, "angle_to_pixel_distance", ())
-    # Pixels of a lidar are parts of a turn, as are those of lenses that only have the polynomial of the way back.
+    # A lidar's pixels divide a full turn; so we treat lenses that only have the inverse polynomial.
     return float(polynomial[1]) if len(polynomial) > 1 else camera.width / (2 * pi)

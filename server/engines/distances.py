@@ -23,14 +23,14 @@ SEMANTICS = names_of(distance_pb2.DistanceSemantics)
 _REDUCTIONS = names_of(distance_pb2.Reduction)
 # The name of the engine in messages, logs and metrics.
 ENGINE = "meshes"
-# The kernels' names of outputs that have another name in the protocol.
+# The kernels' names of outputs that are named differently in the protocol.
 _KERNEL_NAMES = {"obstacle": "instance"}
 _CALLER_NAMES = {kernel: caller for caller, kernel in _KERNEL_NAMES.items()}
 _VECTORS = {"gradient": 4, "normal": 3, "closest": 3}
 
 
 def kernel_name(output: str) -> str:
-    """The kernels' name of an output."""
+    """Return the kernels' name of an output."""
     return _KERNEL_NAMES.get(output, output)
 
 
@@ -49,8 +49,8 @@ class DistancePlan(Plan):
 
     Attributes:
         per_obstacle: Whether distances are returned for each obstacle.
-        tensors: The spheres and, if there are several environments, each trajectory's.
-        poses: Poses for this call; None: those of the world.
+        tensors: The spheres and, if there are several environments, the environment of each trajectory.
+        poses: Poses for this call; None for those of the world.
     """
 
     settings: meshes.Settings
@@ -60,11 +60,11 @@ class DistancePlan(Plan):
 
     @property
     def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
-        """The spheres, and each trajectory's environment."""
+        """The spheres, and the environment of each trajectory."""
         return self.tensors
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """Estimated device memory of a query in bytes."""
+        """Estimate the device memory of a query in bytes."""
         kept = {*outputs} | ({"normal", "obstacle"} if retain and "distance" in outputs else set())
         with_costs = not {"cost", "gradient"}.isdisjoint(outputs)
         size = self.count * (_ROW_BYTES + (_JACOBIAN_BYTES if with_costs else 0)) + self.image_bytes(kept)
@@ -72,11 +72,11 @@ class DistancePlan(Plan):
         return size + (self.image_bytes(outputs) if self.per_obstacle else 0)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """Estimated device memory of a backward pass in bytes."""
+        """Estimate the device memory of a backward pass in bytes."""
         return self.count * _BACKWARD_BYTES + 4 * sum(self.gradient_sizes[name] for name in wanted)
 
     def value_bytes(self, output: str) -> int:
-        """The bytes of one value of an output."""
+        """Return the bytes of one value of an output."""
         return 1 if output in _BOOLEANS else super().value_bytes(output)
 
 
@@ -90,7 +90,7 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
         check_shape(poses.shape, [outline.obstacles, 7], f"{field}.poses")
     settings = _settings(spec.settings, f"{field}.settings")
     sizes = {"spheres": 4 * prod(rows), "poses": 7 * outline.obstacles, "weight": 1}
-    # cuRobo has gradients of costs only, with respect to centres only.
+    # With cuRobo's semantics, only costs have gradients, and only with respect to centres.
     given, wanted = (("cost", "distance"), sizes) if settings.exact else (("cost",), ("spheres", "weight"))
     return DistancePlan(
         outputs=checked_outputs(spec, tuple(shapes), field, "distance", " with per_obstacle" * spec.per_obstacle),
@@ -111,7 +111,7 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
 
 
 def _alike(spec: distance_pb2.DistanceSpec) -> tuple[object, ...]:
-    """The key that queries of one batch share."""
+    """Return the key that queries of one batch share."""
     settings = spec.settings.SerializeToString(deterministic=True)
     return settings, tuple(spec.outputs), spec.per_obstacle, spec.HasField("environments")
 
@@ -134,7 +134,7 @@ def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[i
 
 
 def _output_shapes(rows: list[int], obstacles: int | None) -> Shapes:
-    """The shapes of all outputs; `obstacles`: their number if distances are per obstacle."""
+    """Return the shapes of all outputs; `obstacles` is their number if distances are per obstacle."""
     names, lead = (_OUTPUTS, rows) if obstacles is None else (_DISTANCES, [*rows, obstacles])
     return {name: [*lead, _VECTORS[name]] if name in _VECTORS else lead for name in names}
 
@@ -162,7 +162,7 @@ class DistanceInputs:
 
     Attributes:
         world: The obstacles.
-        tensors: By name "spheres" and, if there are several, "environments".
+        tensors: "spheres" and, if there are several environments, "environments".
     """
 
     world: meshes.World
@@ -171,14 +171,14 @@ class DistanceInputs:
 
 @dataclass(frozen=True)
 class _Forward:
-    """The result of a query, by the names of the protocol."""
+    """The result of a query, by the protocol's names."""
 
     outputs: Mapping[str, torch.Tensor]
     evaluation: meshes.Evaluation
 
     @property
     def state(self) -> meshes.State | None:
-        """The forward state; None: it was not retained."""
+        """The forward state; None if it was not retained."""
         return self.evaluation.state
 
     @property
@@ -224,7 +224,7 @@ def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) ->
 
 
 def _shared(state: meshes.State) -> list[meshes.Shape]:
-    """The shapes of the world; after an update of the world only this state may still use them."""
+    """Return the shapes of the world; after an update of the world, this state may be the last to use them."""
     shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
     return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
 

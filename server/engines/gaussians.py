@@ -65,10 +65,10 @@ class Layout:
     """The sizes of a cloud.
 
     Attributes:
-        lead: [N], or [S, N] for S scenes in one.
+        lead: [N], or [S, N] for S stacked scenes.
         channels: D, the channels of colour.
-        coefficients: Spherical harmonics per channel; 0: there are colours instead.
-        color_views: The number of cameras with colours of their own; 0: all share one.
+        coefficients: Spherical harmonics per channel; 0 if there are colours instead.
+        color_views: The number of cameras with colours of their own; 0 if all share the same colours.
     """
 
     lead: Sequence[int]
@@ -132,7 +132,7 @@ class GaussianRules(Rules):
             gaussians.check_values(gaussians.Gaussians(**tensors))
 
     def count(self, shapes: Shapes) -> int:
-        """The number of Gaussians of all scenes."""
+        """Return the number of Gaussians of all scenes."""
         return prod(Layout.of(shapes).lead)
 
 
@@ -167,13 +167,14 @@ _TILE_BOUNDS = names_of(gaussians_pb2.TileBounds)
 _RESPONSES = names_of(gaussians_pb2.Response)
 _PRIMITIVES = names_of(gaussians_pb2.Primitive)
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
-# Inria's: two matrices and a position; a sensor's: intrinsics, and at both ends pose, rotation and translation.
+# The most values: two matrices and a position for Inria's cameras, or intrinsics and, at both ends, pose, rotation and
+# translation for sensors.
 _CAMERA_VALUES = 40
-# An f-theta lens and a windshield of the largest order, both ways.
+# The most values: an f-theta lens and a windshield of the largest order, with inverses.
 _LENS_VALUES = 99
 # Bytes per Gaussian: workspace, one view, and one view's backward pass. Measured: 30 to 40, 105 and 90 on the CPU, if
-# all are shown; 0, 113 and 46 on CUDA. Views take less on the CPU if they show few, which nobody knows when a call is
-# admitted: what a retained pass keeps is counted as it is.
+# all are visible; 0, 113 and 46 on CUDA. On the CPU, views with few visible Gaussians take less, which is not known
+# when a call is admitted; a retained pass is counted with its actual size.
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 90
@@ -184,19 +185,19 @@ _RAY_BACKWARD_BYTES = 75
 _RAY_PIXEL_BYTES = 36
 # The gradients of each return's two angles.
 _LIDAR_PIXEL_BYTES = 8
-# Bytes on CUDA instead: rows of sums are longer by these in each view; and the gradients of rays, per pixel of a view.
+# Bytes on CUDA instead: longer rows of sums in each view; and the gradients of rays, per pixel of a view.
 _CUDA_RAY_ROW_BYTES = 32
 _CUDA_RAY_GRADIENT_BYTES = 24
-# The sums for the pose of a view and a slice; there may be slices between those of the transforms.
+# Bytes of the sums for the pose of a view and a slice; there may be slices between those of the transforms.
 _POSE_BYTES = 168
-# Bytes of slices that move: on the CPU, per slice and row of tiles of a view, and per slice and thread; on CUDA, per
+# Bytes for moving slices: on the CPU, per slice and row of tiles of a view, and per slice and thread; on CUDA, per
 # Gaussian of a view.
 _MOVING_ROW_BYTES = 72
 _MOVING_THREAD_BYTES = 640
 _CUDA_MOVING_BYTES = 64
 _TILE_HEIGHT = 16
 _THROUGH_RAYS = {"cameras", "transforms", "lenses", "rays"}
-# Outputs that backward passes keep for others.
+# Outputs that are retained for the backward passes of others.
 _SOURCES = {
     **dict.fromkeys(("expected_depth", "median_depth", "distortion", "surface_normals"), "depth"),
     "expected_hit_distance": "hit_distance",
@@ -210,10 +211,10 @@ class GaussianPlan(Plan):
     cameras: Sequence[Camera]
     settings: Settings
     transforms: Sequence[Transform]
-    # D or C * D values; empty: zeros.
+    # D or C * D values; empty for zeros.
     background: Sequence[float]
     background_shape: Sequence[int]
-    # Given ones by their paths below the spec, whose own path is `field`; none: those of the lenses.
+    # Given rays by their paths below the spec, whose path is `field`; empty for the rays of the lenses.
     rays: Mapping[str, tensor_pb2.Tensor]
     field: str
 
@@ -223,7 +224,7 @@ class GaussianPlan(Plan):
         return self.rays
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """Estimated bytes of a forward pass: all views at once on CUDA, and each view's forward state."""
+        """Estimate the bytes of a forward pass: all views at once on CUDA, and each view's forward state."""
         images = {*outputs}
         if retain:
             images |= {"color", "transmittance", *(_SOURCES[name] for name in images & _SOURCES.keys())}
@@ -234,7 +235,7 @@ class GaussianPlan(Plan):
         return self._each * _WORKSPACE_BYTES + views + given + normals + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """Estimated bytes of a backward pass: sums over each view's pixels, then the gradients."""
+        """Estimate the bytes of a backward pass: sums over each view's pixels, then the gradients."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         if "lenses" in wanted and self.cameras[0].lidar is not None:
             gradients += _LIDAR_PIXEL_BYTES * self._pixels * self.views
@@ -247,7 +248,7 @@ class GaussianPlan(Plan):
         return self._each * self.views * each + along + normals + poses + gradients
 
     def _ray_backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """Bytes that rays add to a backward pass."""
+        """Return the bytes that rays add to a backward pass."""
         moving = self._moving_bytes(device) if {"cameras", "transforms"} & {*wanted} else 0
         if device.type == "cpu":
             return self._each * _RAY_BACKWARD_BYTES + moving
@@ -255,7 +256,7 @@ class GaussianPlan(Plan):
         return self.views * (self._each * _CUDA_RAY_ROW_BYTES + pixels) + moving
 
     def _moving_bytes(self, device: torch.device) -> int:
-        """Bytes of the sums for slices that move, in a backward pass along rays."""
+        """Return the bytes of the sums for moving slices, in a backward pass along rays."""
         moving = sum(transform.matrix_end is not None for transform in self.transforms)
         if moving == 0:
             return 0
@@ -265,7 +266,7 @@ class GaussianPlan(Plan):
         return moving * (self.views * rows * _MOVING_ROW_BYTES + (os.cpu_count() or 1) * _MOVING_THREAD_BYTES)
 
     def background_on(self, device: torch.device) -> torch.Tensor | None:
-        """The background as the kernels take it."""
+        """Return the background as the kernels take it."""
         if not self.background:
             return None
         return torch.tensor(self.background, dtype=torch.float32).reshape(*self.background_shape).to(device)
@@ -297,7 +298,7 @@ class GaussianPlan(Plan):
 
     @property
     def _surface_pixels(self) -> int:
-        """The number of pixels, of all views, of which there are normals of surfaces."""
+        """The number of pixels, over all views, with normals of surfaces."""
         return self._pixels * self.views if "surface_normals" in self.outputs else 0
 
 
@@ -333,9 +334,9 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = {} if on_rays else dict.fromkeys(("means2d", "means2d_abs"), 2 * len(cameras) * layout.each)
     differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
-    # Common part of batched calls, beside the settings.
+    # What batched calls must share besides the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
-    # Whether the cameras can be batched with those of other calls.
+    # Whether the call can be batched with others.
     is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1 and not rays
     return GaussianPlan(
         outputs=outputs,
@@ -365,7 +366,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
 
 
 def _view_gradient_sizes(cameras: Sequence[Camera], transforms: Sequence[Transform]) -> dict[str, int]:
-    """The values of gradients of poses, lenses and transforms."""
+    """Return the numbers of values of gradients of cameras, lenses and transforms."""
     sizes = {"cameras": _CAMERA_VALUES * len(cameras)}
     if cameras[0].is_sensor:
         lidar = cameras[0].lidar
@@ -461,7 +462,7 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
 def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> Steps[gaussians.Forward]:
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
-    # Lidars are refused on GPUs.
+    # The kernels refuse lidars on GPUs.
     with arguments_of(plan.field):
         steps = gaussians.forward_steps(
             gaussians.Gaussians(**scene),

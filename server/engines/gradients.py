@@ -23,7 +23,7 @@ class Gradients:
     """Gradients on the host.
 
     Attributes:
-        arrays: By name; those of bfloat16 as uint16 bits.
+        arrays: Arrays by name; bfloat16 as uint16 bits.
         total: See `total_of`.
     """
 
@@ -31,13 +31,13 @@ class Gradients:
     total: Array
 
     def nonfinite(self) -> int:
-        """The number of NaN and infinite values; one look if there are none."""
-        # A nonfinite value makes the sum nonfinite; so does overflow, so count in that case.
+        """Return the number of NaN and infinite values; only reads the sum if there are none."""
+        # A nonfinite value makes the sum nonfinite, but so does overflow, so count the values then.
         return 0 if math.isfinite(self.total) else sum(map(_nonfinite, self.arrays.values()))
 
 
 def total_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The sum of all floating-point values, where they are: to be read with them, so that nobody waits for it."""
+    """Return the sum of all floating-point values, on their device, to be downloaded with them without a wait."""
     sums = [tensor.sum(dtype=torch.float32) for tensor in tensors if tensor.is_floating_point()]
     # Gradients of poses are computed on the host.
     on_host = sum(each.item() for each in sums if each.device.type == "cpu")
@@ -63,14 +63,14 @@ _INDEX_BYTES = torch.int64.itemsize
 
 @dataclass(frozen=True)
 class Wanted:
-    """The gradients that a Backward requests: names, each once, and format."""
+    """The gradients that a Backward requests: distinct names, and the format."""
 
     names: tuple[str, ...]
     format: render_pb2.GradientFormat
 
     @staticmethod
     def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan, *, is_sparse: bool = False) -> Wanted:
-        """Check a request; without names: the plan's default. Those of a scene with levels always are sparse."""
+        """Check a request; without names, use the plan's default. Gradients of scenes with levels are always sparse."""
         known = plan.gradient_sizes
         for name in names:
             require(name in known, "spec.wanted", f"one of {', '.join(known)}", name)
@@ -89,7 +89,7 @@ class Wanted:
         return not self.format.sparse and TORCH_DTYPES[self.format.dtype] == torch.float32
 
     def bytes(self, plan: Plan, limits: Limits, rows: int = 0) -> int:
-        """The size of the reply, checked against the limits; if it is sparse, with so many rows."""
+        """Return the size of the reply, checked against the limits; a sparse reply has `rows` rows."""
         is_sparse = self.format.sparse
         size = _INDEX_BYTES * rows if is_sparse else 0
         for name in self.names:
@@ -102,7 +102,7 @@ class Wanted:
         return size
 
     def _remedy(self, plan: Plan) -> str:
-        """What makes the reply smaller, of what the request does not have already."""
+        """Say what would make the reply smaller, other than what the request already does."""
         if not any(name in plan.row_gradients for name in self.names):
             return "; fewer gradients take less"
         rows_remedy = "fewer primitives" if self.format.sparse else "sparse rows"
@@ -118,11 +118,11 @@ def formatted(
     reserve_rows: Callable[[int], None],
     cut: Cut | None = None,
 ) -> Mapping[str, torch.Tensor]:
-    """Convert gradients to the requested format; with `sparse` only the touched rows, and "index".
+    """Convert gradients to the requested format; if `sparse`, only the touched rows, with their "index".
 
-    `reserve_rows` is called with their number before they are gathered, and may refuse it.
+    `reserve_rows` is called with the number of rows before they are gathered, and may raise to refuse it.
 
-    Primitives of several scenes are numbered consecutively, those of a cut as in its scene.
+    Primitives of several scenes are numbered consecutively, primitives of a cut as in the whole scene.
     """
     gradients: dict[str, torch.Tensor] = {}
     index, touched = None, result.touched

@@ -27,7 +27,7 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # PNG colour types by number of channels: grey, RGB, RGBA.
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 CHANNELS = tuple(_COLOR_TYPES)
-# Filter "up" for each row: choosing filters per row takes longer and gains little for renders.
+# Filter "up" for every row: choosing filters per row takes longer and gains little for renders.
 _FILTER_UP = 2
 
 
@@ -39,7 +39,7 @@ def png_of(levels: Array) -> bytes:
     filtered[:, 0] = _FILTER_UP
     filtered[0, 1:] = rows[0]
     np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
-    # Level 2 gains nothing for renders, and zlib takes four to six times as long.
+    # ISA-L's level 2 gains nothing for renders, and zlib takes four to six times as long.
     data = isal_zlib.compress(filtered.data, 1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     return b"".join((_SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", data), *_chunk(b"IEND", b"")))
@@ -60,7 +60,7 @@ _UINT8, _JPEG, _PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_JPEG,
 _TORCH: Mapping[int, torch.dtype] = {_FLOAT16: torch.float16, _BFLOAT16: torch.bfloat16}
 _FILES = (_JPEG, _PNG)
 
-# Outputs with values from 0 to 1, and all outputs that are float images.
+# Outputs with values from 0 to 1; then all outputs that are float images.
 _LEVELS = ("color", "alpha", "transmittance")
 _FLOATS = (*_LEVELS, "depth", "expected_depth", "inverse_depth", "weights")
 _TAKES: Mapping[int, tuple[str, ...]] = {
@@ -95,24 +95,24 @@ class ImageFormats:
         return ImageFormats(formats)
 
     def value_bytes(self, plan: Plan, name: str) -> int:
-        """The bytes of one value of an output as sent; for files approximate, as they may be a little larger."""
+        """Return the bytes of one value of an output as sent; approximate for files, which may be a little larger."""
         kind = self._kind(name)
         if kind in _TORCH:
             return _TORCH[kind].itemsize
         return 1 if self.are_levels(name) else plan.value_bytes(name)
 
     def reply_bytes(self, plan: Plan, limits: Limits, field: str) -> int:
-        """The size of a reply with the outputs of a plan, checked; `field` is the path of the spec in the request."""
+        """Check and return the size of a reply with the outputs of a plan; `field` is the path of the spec."""
         size = sum(self.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
         require_reply(size, limits, f"{field}.outputs")
         return size
 
     def unchanged(self, names: Sequence[str]) -> list[str]:
-        """The outputs that are float images and are sent unchanged."""
+        """Return the outputs that are float images and are sent unchanged."""
         return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
 
     def lanes(self, names: Sequence[str], call: Call) -> list[NoLane]:
-        """Return the lane for each output: none for files, which are encoded first."""
+        """Return the lane for each output; files have none, because they are encoded first."""
         return [NoLane() if self.are_files(name) else call.lane for name in names]
 
     def converted(self, outputs: Tensors) -> list[torch.Tensor]:
@@ -125,19 +125,19 @@ class ImageFormats:
 
     @property
     def key(self) -> Hashable:
-        """Equal for formats that encode in the same way."""
+        """A key that is equal for formats that encode in the same way."""
         return frozenset((name, entry.format, entry.quality) for name, entry in self.by_name.items())
 
     def are_levels(self, name: str) -> bool:
-        """Whether an output is sent as levels, or as files of them."""
+        """Return whether an output is sent as levels, or as files that encode levels."""
         return self._kind(name) in (_UINT8, *_FILES)
 
     def are_files(self, name: str) -> bool:
-        """Whether the images of an output are sent as files."""
+        """Return whether the images of an output are sent as files."""
         return self._kind(name) in _FILES
 
     def files(self, name: str, levels: Array, call: Call) -> tuple[Array, image_pb2.EncodedImages]:
-        """Encode the images of an output, one after the other, as bytes; not on the device's thread."""
+        """Encode the images of an output, concatenated as bytes; not on the device's thread."""
         entry, files = self.by_name[name], []
         with call.times.stage("compress"):
             for view in levels:
@@ -184,7 +184,7 @@ def _either(values: Sequence[object]) -> str:
 
 
 def _levels(values: torch.Tensor) -> torch.Tensor:
-    """The levels of an image; an image that kernels have written as levels is returned unchanged."""
+    """Return the levels of an image; an image that kernels have written as levels is returned unchanged."""
     if values.dtype == torch.uint8:
         return values
     levels = empty(values.shape, torch.uint8, values.device)

@@ -22,7 +22,7 @@ from lumigrad.v1 import scene_pb2
 KIND = "levels"
 # The most Gaussians of one level of a page.
 PAGE_ROWS = 65536
-# The most levels of all pages: room for a billion Gaussians.
+# The most levels over all pages: room for a billion Gaussians.
 _MOST_BLOCKS = 1 << 20
 # The most levels of a page, whose numbers are int8.
 _MOST_LEVELS = 64
@@ -64,8 +64,8 @@ class LevelTable:
     """The pages of a scene.
 
     Attributes:
-        bounds: [P, L, 2, 3] float32, lowest and highest corners of each level, scene units; they contain those of finer
-            levels.
+        bounds: [P, L, 2, 3] float32, lowest and highest corners of each level, scene units; they contain the bounds of
+            finer levels.
         counts: [P, L] int64, rows of each level.
         errors: [P, L] float32, scene units.
         digests: [P, L, 32] uint8, SHA-256 of the rows.
@@ -119,7 +119,7 @@ class LevelTable:
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """[P, L], the number of the first row of each level, among all rows in the order of the payload."""
+        """The number of the first row of each level, [P, L], among all rows in the order of the payload."""
         ends = np.cumsum(self.counts).reshape(self.counts.shape)
         return np.asarray(ends - self.counts, np.int64)
 
@@ -134,16 +134,16 @@ class LevelTable:
         return self.table_bytes + self.rows * self.row_bytes
 
     def offset(self, page: int, level: int) -> int:
-        """The offset of a level's rows in the payload."""
+        """Return the offset of a level's rows in the payload."""
         return self.table_bytes + int(self.starts[page, level]) * self.row_bytes
 
     def shapes(self, count: int) -> dict[str, list[int]]:
-        """The shapes of so many rows, in their order in the payload."""
+        """Return the tensor shapes of `count` rows, in their order in the payload."""
         shapes = {name: [count, length] if length > 1 else [count] for name, length in _VALUES.items()}
         return {**shapes, "sh": [count, self.coefficients, _CHANNELS]}
 
     def tensors(self, rows: torch.Tensor) -> Tensors:
-        """Views of the tensors of one level's rows, which are given as float32 [bytes / 4]."""
+        """Return views of the tensors in one level's rows, which are given as float32 [bytes / 4]."""
         shapes = self.shapes(4 * rows.numel() // self.row_bytes)
         parts = torch.split(rows, [prod(shape) for shape in shapes.values()])
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

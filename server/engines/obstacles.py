@@ -16,7 +16,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_type, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
-# Longer names would keep a world with the most obstacles from fitting into one message.
+# With longer names, a world with the most obstacles would not fit into one message.
 _NAME_BYTES = 100
 _SIGNS = names_of(world_pb2.SignPolicy)
 NUMBER_OF_SIGN = {name: number for number, name in _SIGNS.items()}
@@ -28,12 +28,12 @@ FindMesh = Callable[[str, int, str], meshes.Mesh]
 
 @dataclass(frozen=True)
 class Drafts:
-    """The obstacles of a world whose header was checked, in lists of one length.
+    """The obstacles of a world whose header was checked, in lists of equal length.
 
     Attributes:
-        mesh_ids: The scene ids of meshes; empty: it is not a mesh.
+        mesh_ids: The scene ids of meshes; empty for other shapes.
         instances: The kernels' instances, without the values of grids.
-        grids: By index, the grid messages, whose values are still missing.
+        grids: The grid messages, whose values are still missing, by index.
     """
 
     names: Sequence[str]
@@ -43,7 +43,7 @@ class Drafts:
 
 
 def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: FindMesh, field: str) -> Drafts:
-    """Check the obstacles, one property of all after the other, since there may be many.
+    """Check the obstacles, each property for all at once, since there may be many.
 
     `find` returns the mesh of a scene_id and version, or raises an error that names the given field.
     """
@@ -102,7 +102,7 @@ def _checked_poses(obstacles: Obstacles, field: str) -> Array:
 def _shapes(
     obstacles: Obstacles, limits: Limits, find: FindMesh, field: str
 ) -> tuple[list[meshes.Shape], dict[int, world_pb2.VoxelGrid]]:
-    """The shapes, and the grids by index, which are replaced until their values arrive."""
+    """Return the shapes, and the grids by index. A placeholder stands for a grid until its values arrive."""
     kinds = [obstacle.WhichOneof("shape") for obstacle in obstacles]
     shapes: list[meshes.Shape] = [_LATER] * len(obstacles)
     grids: dict[int, world_pb2.VoxelGrid] = {}
@@ -145,7 +145,7 @@ def _check_grid(message: world_pb2.VoxelGrid, limits: Limits, field: str) -> Non
 
 
 def grid_name(index: int) -> str:
-    """The name of the grid tensor of obstacle `index`."""
+    """Return the name of the grid tensor of obstacle `index`."""
     return f"obstacles[{index}].grid.distances"
 
 

@@ -1,8 +1,8 @@
-"""Boxes of Gaussians that nearer ones hide from a camera.
+"""Occlusion of boxes of Gaussians by nearer Gaussians.
 
-Blending stops in a pixel once its transmittance is at its least, and the pixel is *closed* from there on: what lies
-behind changes nothing. A *backdrop* shows where pixels are still open at a depth. It is a Gaussian that covers the
-picture there with the least alpha that contributes, so where it does not contribute, nothing behind it can.
+Blending stops in a pixel once its transmittance reaches its minimum. The pixel is *closed* from there on: nothing
+behind changes it. A *backdrop* shows where pixels are still open at a depth. It is a Gaussian that covers the picture
+there with the least alpha that contributes, so where it does not contribute, nothing behind it can.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lumigrad.server.engines.content import Tensors
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# Edge of the squares of pixels that are looked at together.
+# Edge of the square tiles of pixels that are tested together.
 _TILE = 8
-# Room for rounding: pixels, and the relative error of depths that kernels compute in float32.
+# Margins for rounding: in pixels, and relative to depths that kernels compute in float32.
 _ROUNDING_PX = 1.0
 _ROUNDING = 8 * float(np.finfo(np.float32).eps)
 # Bounds contain so many standard deviations of each Gaussian.
 _BOUND_DEVIATIONS = 3.0
-# The backdrop's alpha beside the least that contributes, and its standard deviation beside the picture's extent: at the
-# picture's corners its alpha is smaller by 0.0001.
+# The backdrop's alpha relative to the least that contributes, and its standard deviation relative to the picture's
+# extent: at the picture's corners its alpha is smaller by 0.0001.
 _ALPHA_FACTOR = 1.002
 _BACKDROP_FACTOR = 64.0
 # How far a matrix R may be from a rotation: |R R^T - I|.
@@ -38,37 +38,37 @@ _ROTATION_ERROR = 1e-3
 
 
 def can_hide(camera: Camera, settings: Settings) -> bool:
-    """Whether it is known where Gaussians in a box are drawn, and blending stops."""
+    """Return whether occlusion can be computed: where Gaussians in a box are drawn is known, and blending stops."""
     is_bent = camera.is_sensor or camera.projected or camera.distorted or camera.model != "pinhole"
     is_other = settings.inria or settings.surfels or settings.response == "ray" or settings.scale_modifier != 1.0
     if is_bent or is_other or settings.transmittance_min <= 0.0:
         return False
-    # Other matrices may shrink the backdrop, and a large radius that is not shown hides it.
+    # Other matrices may shrink the backdrop, and `radius_clip` may remove it.
     rotation = np.asarray(camera.source.rotation, np.float64)
     is_rotation = float(np.abs(rotation @ rotation.T - np.eye(3)).max()) <= _ROTATION_ERROR
     return is_rotation and settings.radius_clip <= max(camera.width, camera.height)
 
 
 def least_transmittance(settings: Settings) -> float:
-    """Return where blending stops for pictures with a backdrop, to close no pixel to what is weaker than that.
+    """Return the minimum transmittance for pictures with a backdrop, so that no pixel is closed to weaker Gaussians.
 
-    A pixel is closed if T (1 - alpha) is at most the settings' value: less of T is left for the backdrop's alpha than
-    for the least that contributes.
+    A pixel is closed if T (1 - alpha) is at most the settings' value: the backdrop's alpha leaves less of T than the
+    least alpha that contributes.
     """
     backdrop = min(settings.alpha_min * _ALPHA_FACTOR, settings.alpha_max)
     return settings.transmittance_min * (1 - backdrop) / (1 - settings.alpha_min) * (1 - _ROUNDING)
 
 
 class ScreenBoxes:
-    """Boxes around Gaussians as a camera without distortion sees them.
+    """Boxes around Gaussians as seen by a camera without distortion.
 
     Attributes:
-        near: [N] the least depth of each box; the picture is only known of boxes where it is above 0.
+        near: [N], the least depth of each box; only boxes where it is above 0 have a known place in the picture.
         nearest_backdrop: The least depth at which a backdrop is drawn.
     """
 
     def __init__(self, bounds: npt.NDArray[np.float32], camera: Camera, settings: Settings) -> None:
-        """`bounds` [N, 2, 3] contain three standard deviations of each Gaussian, world frame."""
+        """Project boxes; `bounds` [N, 2, 3] contain three standard deviations of each Gaussian, world frame."""
         source: Any = camera.source
         corners = np.stack([bounds[:, ends, (0, 1, 2)] for ends in product((0, 1), repeat=3)], axis=1)
         points = corners.astype(np.float64) @ np.asarray(source.rotation, np.float64).T + source.translation
@@ -80,13 +80,13 @@ class ScreenBoxes:
         self._tiles = self._covered(points, camera, settings)
 
     def meet(self, tiles: Flags) -> Flags:
-        """[N] whether a Gaussian in each box may contribute to a tile of a set [rows, columns]."""
+        """Return whether a Gaussian in each box may contribute to any of the `tiles` [rows, columns], [N]."""
         sums = np.pad(tiles.cumsum(axis=0, dtype=np.int64).cumsum(axis=1), ((1, 0), (1, 0)))
         left, top, right, bottom = self._tiles.T
         return np.asarray(sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left] > 0)
 
     def _covered(self, points: Floats, camera: Camera, settings: Settings) -> npt.NDArray[np.int64]:
-        """[N, 4] the tiles on which Gaussians are drawn: first column and row, and those after the last.
+        """Return the tiles on which Gaussians are drawn, [N, 4]: first column and row, and one past the last of each.
 
         A Gaussian is projected by the Jacobian J at its mean m. A point p of the box is drawn at u(m) + J (p - m) with
         the projection u, which differs from u(p) by (u(p) - u(m)) (p_z - m_z) / m_z.
@@ -99,7 +99,7 @@ class ScreenBoxes:
         bend = half / (near + half)
         deviations = sqrt(2 * log(1 / settings.alpha_min))
         beyond = max(0.0, deviations / _BOUND_DEVIATIONS - 1)
-        # Kernels clamp the Jacobian of means outside of the picture.
+        # Kernels clamp the Jacobian for means outside the picture.
         outside = np.maximum(0.0, np.maximum(-low, high - size))
         margin = (high - low) * (bend + beyond * (0.5 + bend)) + outside * bend * (1 + beyond)
         margin += deviations * sqrt(max(0.0, settings.eps2d)) + _ROUNDING_PX
@@ -113,12 +113,12 @@ class ScreenBoxes:
 
 
 def all_tiles(camera: Camera) -> Flags:
-    """[rows, columns] true."""
+    """Return a mask [rows, columns] of all tiles of the picture."""
     return np.ones((-(-camera.height // _TILE), -(-camera.width // _TILE)), bool)
 
 
 def with_backdrop(tensors: Tensors, camera: Camera, settings: Settings, depth: float) -> dict[str, torch.Tensor]:
-    """Make the last of [N + 1] Gaussians a backdrop at a depth, which alone has a colour other than 0, [N + 1, 1]."""
+    """Make the last of [N + 1] Gaussians a backdrop at a depth; only it has a colour other than 0, [N + 1, 1]."""
     source: Any = camera.source
     fx, fy, cx, cy = camera.intrinsics(settings.pixel_center)
     extent = hypot(max(abs(cx), abs(camera.width - cx)), max(abs(cy), abs(camera.height - cy)))
@@ -139,7 +139,7 @@ def with_backdrop(tensors: Tensors, camera: Camera, settings: Settings, depth: f
 
 
 def open_tiles(color: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] the tiles in which a backdrop contributes to a pixel of its picture [H, W]."""
+    """Return the tiles [rows, columns] in which a backdrop contributes to a pixel of its picture [H, W]."""
     height, width = color.shape
     padded = torch.nn.functional.pad(color > 0, (0, -width % _TILE, 0, -height % _TILE))
     rows, columns = (size // _TILE for size in padded.shape)

@@ -1,4 +1,4 @@
-"""Renders of a stored scene that differ in the poses of their cameras only: prepared once, and drawn without Python."""
+"""Renders of a stored scene that differ only in the poses of their cameras: prepared once, drawn without Python."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _ENCODINGS: Mapping[int, str] = {
     image_pb2.IMAGE_FORMAT_FLOAT16: "float16",
     image_pb2.IMAGE_FORMAT_BFLOAT16: "bfloat16",
 }
-# Kinds of requests for one scene that are kept.
+# The number of request kinds that are kept for one scene.
 _MOST = 64
 _MOST_TOGETHER = 16
-# Regions whose replies are kept.
+# The number of regions whose replies are kept.
 _MOST_REGIONS = 256
 
 
 class Part(NamedTuple):
-    """An output as a native render writes it: of images that are sent as files their levels."""
+    """An output as a native render writes it: for images sent as files, their levels."""
 
     name: str
     offset: int
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first byte after it."""
+        """The offset after its last byte."""
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
@@ -70,17 +70,17 @@ class PreparedRender:
     """A kind of Renders of one scene.
 
     Attributes:
-        native: Draws them; it holds the scene's tensors.
-        cost: The cost of each.
-        payload_bytes: Bytes of the images.
+        native: The native render, which holds the scene's tensors.
+        cost: The cost of each Render.
+        payload_bytes: The bytes of the images.
         engine: The name of the engine.
         scene: The scene, for replies.
         formats: Formats of the images.
-        message_bytes: The payload that a caller has to take in one message for what is drawn to be its reply; infinite:
-            images have yet to be encoded, as files.
-        head_bytes: Bytes that are drawn before the payload.
+        message_bytes: The payload that a caller must accept in one message to get what is drawn as its reply; infinite
+            if images must still be encoded as files.
+        head_bytes: The bytes written before the payload.
         parts: Outputs in the payload.
-        reply: Reply without payload; the places of outputs, unless they are files, are those in `parts`.
+        reply: The reply without payload; outputs other than files are at the places in `parts`.
     """
 
     native: Any
@@ -93,22 +93,22 @@ class PreparedRender:
     head_bytes: int
     parts: Sequence[Part]
     reply: render_pb2.RenderReply
-    # Replies whose payload lies in a region of a lane, by its number.
+    # Serialised replies whose payload lies in a region of a lane, by the region's number.
     _heads: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def lane_bytes(self) -> int:
-        """The bytes of the outputs without those between them, which regions of their own would not have."""
+        """The bytes of the outputs without padding between them, which separate regions would not have."""
         return sum(self._sizes)
 
     @cached_property
     def takes_region(self) -> bool:
-        """Whether all outputs go by a lane, if there is one, so that they may share a region."""
+        """Whether a lane, if there is one, would carry all outputs, so that they may share a region."""
         return min(self._sizes) >= LEAST_BYTES and not math.isinf(self.message_bytes)
 
     @cached_property
     def lane_message_bytes(self) -> float:
-        """The same for a caller with a lane, as first calls estimate it; infinite: an output goes by that."""
+        """`message_bytes` for a caller with a lane, as first calls estimate it; infinite if an output goes by lane."""
         if max(self._sizes) >= LEAST_BYTES or math.isinf(self.message_bytes):
             return math.inf
         return small_message_bytes(self._sizes)
@@ -118,7 +118,7 @@ class PreparedRender:
         return [part.end - part.offset for part in self.parts]
 
     def head_in(self, region: int) -> bytes:
-        """The bytes of a reply before its timings, where its payload lies in a region of a lane."""
+        """Return the bytes of a reply before its timings, if its payload lies in a region of a lane."""
         head = self._heads.get(region)
         if head is None:
             reply = render_pb2.RenderReply()
@@ -134,7 +134,7 @@ class PreparedRender:
         return head
 
     def arrays(self, drawn: bytes) -> dict[str, Array]:
-        """The outputs in what was drawn, by name."""
+        """Return the outputs in the drawn bytes, by name."""
         return {
             name: np.frombuffer(drawn, dtype, prod(shape), self.head_bytes + offset).reshape(shape)
             for name, offset, shape, dtype in self.parts
@@ -142,15 +142,15 @@ class PreparedRender:
 
 
 class PreparedKinds:
-    """Prepared answers for one version of a scene, by the keys of requests. Thread-safe."""
+    """Prepared kinds of requests for one version of a scene, by request key. Thread-safe."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Any] = {}
-        # Prepared answer to requests of a key; None: it has yet to be prepared, if it can be.
+        # Returns the prepared kind for a key; None if it is not prepared yet, or cannot be.
         self.find = self._by_key.get
 
     def add(self, key: bytes, kind: Any) -> None:
-        """Keep a kind; of too many the oldest goes, and is prepared again if it is still in use."""
+        """Keep a kind. If there are too many, the oldest is dropped, and prepared again if still in use."""
         self._by_key[key] = kind
         if len(self._by_key) > _MOST:
             self._by_key.pop(next(iter(self._by_key)), None)
@@ -158,12 +158,12 @@ class PreparedKinds:
 
 @dataclass(frozen=True)
 class Example:
-    """A call that has just succeeded, like which others are prepared.
+    """A call that has just succeeded, from which its kind is prepared.
 
     Attributes:
-        reply: Reply without payload, timings and the name of a state.
+        reply: The reply without payload, timings and the name of a state.
         payload_bytes: The size of its payload.
-        cost: Cost of the render.
+        cost: The cost of the call.
     """
 
     call: Call
@@ -175,11 +175,11 @@ class Example:
 def prepared_render(
     example: Example, task: Task, tensors: Tensors, formats: ImageFormats, numbers: Numbers, *, is_cpu: bool
 ) -> PreparedRender | None:
-    """Prepare renders like one that has just succeeded; None: there is no faster way for its kind.
+    """Prepare renders like one that has just succeeded; None if there is no fast path for its kind.
 
     Args:
         example: The call.
-        task: Render that was made the general way.
+        task: The render that was made on the general path.
         tensors: Tensors of the stored scene.
         formats: Image formats of the render.
         numbers: Numbers of the queue.
@@ -198,7 +198,7 @@ def prepared_render(
     if made is None:
         return None
     native, together = made.native, made.most_together
-    # The key of a batch is the render itself. On the CPU a batch would only make its calls wait for each other.
+    # The key of a batch is the native render itself. On the CPU, a batch would only make its calls wait for each other.
     batch = 0 if is_cpu else numbers.of(native)
     fill = max(plan.fill, 1 / together)
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
@@ -209,7 +209,7 @@ def prepared_render(
 
 
 def _parts_of(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> list[Part]:
-    """The places of outputs in a payload, where `PayloadWriter` writes them if none is a file or goes by a lane."""
+    """Return the places of outputs in a payload, the same as `PayloadWriter`'s without files and lanes."""
     parts: list[Part] = []
     for output in reply.outputs:
         is_file = formats.are_files(output.name)
@@ -221,7 +221,7 @@ def _parts_of(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) 
 
 
 def _placed(reply: render_pb2.RenderReply, parts: Sequence[Part]) -> render_pb2.RenderReply:
-    """A reply with outputs at the places of `parts`."""
+    """Return a copy of a reply with its outputs at the places in `parts`."""
     placed = render_pb2.RenderReply()
     placed.CopyFrom(reply)
     for output, part in zip(placed.outputs, parts, strict=True):
@@ -231,7 +231,7 @@ def _placed(reply: render_pb2.RenderReply, parts: Sequence[Part]) -> render_pb2.
 
 @dataclass(frozen=True)
 class NativeRender:
-    """A native render, and how many of it run together at most."""
+    """A native render, and the most of its calls that run together."""
 
     native: Any
     most_together: int
@@ -247,7 +247,7 @@ def native_render(
     is_cpu: bool,
     retain: bool = False,
 ) -> NativeRender | None:
-    """Prepare renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
+    """Prepare renders of a plain kind; None if there is no fast path. `head` precedes a reply's payload."""
     together = _most_together(plan, is_cpu=is_cpu)
     if together == 0:
         return None
@@ -266,13 +266,13 @@ def native_render(
 
 
 def sphere_inputs(plan: SpherePlan, tensors: Tensors) -> Inputs:
-    """The scene as the kernels take it."""
+    """Return the scene as the kernels take it."""
     given: dict[str, Any] = {"opacities": None, **tensors}
     return check_inputs(**given, background=plan.background_on(tensors["positions"].device))
 
 
 def is_plain(plan: Plan, reply: render_pb2.RenderReply) -> bool:
-    """Whether a Render is of a kind that native code draws."""
+    """Return whether a Render is of a kind that native code draws."""
     return (_are_plain_spheres(plan) or _are_plain_gaussians(plan)) and not reply.context_id
 
 
@@ -296,7 +296,7 @@ def _are_plain_gaussians(plan: Plan) -> bool:
 
 
 def _most_together(plan: Any, *, is_cpu: bool) -> int:
-    """The number of calls whose views fit into one launch of kernels, after which others get a turn; 0: not one."""
+    """Return how many calls' views fit into one kernel launch, after which other jobs may run; 0 if not even one's."""
     if is_cpu:
         return 0 if plan.is_long(torch.device("cpu")) else 1
     camera = plan.cameras[0]
@@ -306,7 +306,7 @@ def _most_together(plan: Any, *, is_cpu: bool) -> int:
 
 
 def head_of(reply: Any, payload_bytes: int) -> bytes:
-    """The bytes of a reply before its payload."""
+    """Return the bytes of a reply before its payload."""
     head = type(reply)()
     head.CopyFrom(reply)
     head.payload_bytes = payload_bytes
@@ -315,11 +315,11 @@ def head_of(reply: Any, payload_bytes: int) -> bytes:
 
 
 def message_bytes_of(head: bytes, payload_bytes: int) -> int:
-    """Bytes that a caller has to take in one message for the reply to be one message, as `fits_message` decides."""
+    """Return the payload that a caller must accept for the reply to be one message, as `fits_message` decides."""
     return payload_bytes if payload_bytes <= SHORT_BYTES else len(head) + payload_bytes
 
 
 def encoding_of(formats: ImageFormats, name: str) -> str:
-    """How native code writes an output: of files their levels."""
+    """Return how native code writes an output; files are written as levels."""
     entry = formats.by_name.get(name)
     return "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")

@@ -1,4 +1,4 @@
-"""Retained Renders that differ in poses only, and their Backwards: prepared once, and computed without Python."""
+"""Retained Renders that differ only in poses, and their Backwards: prepared once, computed without Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lumigrad.server.engines.spheres import SpherePlan
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {dtypes.FLOAT32: "plain", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
-# Outputs and gradients of native backward passes.
+# Output gradients that native backward passes take, and gradients that they compute.
 _INCOMING = {
     *("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth"),
     *("normals", "median_depth", "distortion", "means2d"),
@@ -45,19 +45,19 @@ _CAMERAS = {"camera_rotation", "camera_translation", "camera_intrinsics", "camer
 _GRADIENTS = {*gaussians.SCENE_GRADIENTS, *_CAMERAS, "background", "means2d", "means2d_abs"}
 _SPHERE_INCOMING = {"color", "alpha", "depth"}
 _SPHERE_GRADIENTS = {"positions", "colors", "radii", "opacities", "background"}
-# Stands for the name of a state.
+# Placeholder for the name of a state.
 _NAME = "0" * 32
 _FIELD = "spec"
 
 
 @dataclass(frozen=True)
 class PassSource:
-    """Common part of the states of one kind, where Python takes them over.
+    """What Python needs to take over states of one kind.
 
     Attributes:
         engine: The engine.
-        tensors: Those of the stored scene.
-        shapes: Theirs.
+        tensors: The tensors of the stored scene.
+        shapes: The shapes of the tensors.
         reference: The scene.
     """
 
@@ -73,13 +73,13 @@ class PreparedPass:
     """A kind of retained Renders of one scene.
 
     Attributes:
-        native: Draws them; it holds the scene's tensors.
-        passes: Computes them.
-        source: What their states have in common.
-        cost: The cost of each.
-        payload_bytes: Of a reply.
-        message_bytes: What a caller has to take in one message.
-        state_bytes: The size of a state without what the kernels keep.
+        native: The native render, which holds the scene's tensors.
+        passes: Computes the passes.
+        source: The data that their states share.
+        cost: The cost of each call.
+        payload_bytes: The payload of a reply.
+        message_bytes: The payload that a caller must accept in one message.
+        state_bytes: The size of a state without the kernels' part.
         backwards: The Backwards of its states.
     """
 
@@ -94,10 +94,10 @@ class PreparedPass:
 
 
 class PassState:
-    """A state that a prepared Render has retained. It becomes a `ForwardState` where Python needs one."""
+    """A state that a prepared Render has retained, with the interface of a `ForwardState` for Python."""
 
     def __init__(self, kind: PreparedPass, native: _native.RetainedPass, raw: bytes) -> None:
-        """`raw` is the request."""
+        """Wrap a native state; `raw` is the request."""
         self.kind = kind
         self.native = native
         self.turn = threading.Lock()
@@ -144,20 +144,20 @@ def prepared_pass(
     *,
     is_cpu: bool,
 ) -> PreparedPass | None:
-    """Prepare retained Renders like one that has just succeeded; None: there is no faster way for its kind.
+    """Prepare retained Renders like one that has just succeeded; None if there is no fast path for its kind.
 
     Args:
-        forward: Its state.
+        forward: The state of the call.
         example: The call.
-        source: What its states have in common.
-        formats: Its image formats.
-        numbers: Of the queue.
+        source: The data that states of its kind share.
+        formats: The image formats of the call.
+        numbers: The numbers of the queue.
         passes: Computes retained passes.
-        is_cpu: Whether the CPU does.
+        is_cpu: Whether the CPU computes them.
     """
     plan, state = forward.task.plan, forward.state
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
-    # The kernels of other devices have no passes of spheres.
+    # Only the CPU has native passes of spheres.
     if (
         not isinstance(state, gaussians.State | SphereState)
         or plan.count == 0
@@ -198,11 +198,11 @@ class PreparedBackward:
     """A kind of Backwards of one kind of states.
 
     Attributes:
-        native: Computes them.
-        cost: The cost of each.
-        payload_bytes: Of a reply.
-        message_bytes: What a caller has to take in one message.
-        releases: Whether they release the state.
+        native: Computes the backward passes.
+        cost: The cost of each call.
+        payload_bytes: The payload of a reply.
+        message_bytes: The payload that a caller must accept in one message.
+        releases: Whether the calls release the state.
     """
 
     native: _native.BackwardKind
@@ -215,13 +215,13 @@ class PreparedBackward:
 def prepared_backward(
     example: Example, spec: render_pb2.BackwardSpec, state: PassState, numbers: Numbers
 ) -> PreparedBackward | None:
-    """Prepare Backwards like one that has just succeeded; None: there is no faster way for its kind.
+    """Prepare Backwards like one that has just succeeded; None if there is no fast path for its kind.
 
     Args:
         example: The call.
-        spec: Its request.
-        state: What it has differentiated.
-        numbers: Of the queue.
+        spec: The request of the call.
+        state: The state that it has differentiated.
+        numbers: The numbers of the queue.
     """
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
     entries, gradients = spec.output_gradients, reply.gradients
@@ -230,7 +230,7 @@ def prepared_backward(
     known, computed = (_SPHERE_INCOMING, _SPHERE_GRADIENTS) if has_spheres else (_INCOMING, _GRADIENTS)
     if spec.format.sparse or not _are_plain(entries, known) or not _are_plain(gradients, computed):
         return None
-    # The intrinsics of these have no gradient.
+    # Surfels have no gradient of the intrinsics.
     if (
         isinstance(plan, GaussianPlan)
         and plan.settings.surfels

@@ -1,4 +1,4 @@
-"""Queries of a stored world that differ in their spheres only: prepared once, and answered without Python."""
+"""Queries of a stored world that differ only in their spheres: prepared once, answered without Python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PreparedQuery:
     """A kind of queries of one world.
 
     Attributes:
-        native: Answers them.
-        world: World that the queries search, as long as no mesh of it moves.
-        cost: The cost of each.
-        payload_bytes: Bytes of a reply.
-        message_bytes: Bytes that a caller has to take in one message.
+        native: The native query.
+        world: The world that the queries search, as long as none of its meshes moves.
+        cost: The cost of each query.
+        payload_bytes: The payload of a reply.
+        message_bytes: The payload that a caller must accept in one message.
         rows: The number of spheres.
     """
 
@@ -37,13 +37,13 @@ class PreparedQuery:
 def prepared_query(
     example: Example, plan: Plan, world: meshes.World, numbers: Numbers, queries: meshes.Queries
 ) -> PreparedQuery | None:
-    """Prepare queries like one that has just succeeded; None: there is no faster way for its kind.
+    """Prepare queries like one that has just succeeded; None if there is no fast path for its kind.
 
     Args:
         example: The call.
-        plan: Plan of the query.
-        world: World that it has searched.
-        numbers: Numbers of the queue.
+        plan: The plan of the query.
+        world: The world that it has searched.
+        numbers: The numbers of the queue.
         queries: Answers prepared queries.
     """
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost

@@ -1,4 +1,4 @@
-"""Rays that a request brings for its cameras, in place of those of their lenses."""
+"""Rays that a request gives for its cameras, in place of the rays of their lenses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def given_rays(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> Mappi
         require(given[index] == given[0], f"{field}.{path}", "rays of all cameras of a call, or of none", found)
         if given[index]:
             tensor = tensors[f"{path}.rays"] = camera.sensor.rays.rays
-            # The message holds nothing but its tensor: errors need not name both.
+            # The message holds only its tensor, so errors need not name both.
             check_type(tensor, f"{field}.{path}")
             check_shape(tensor.shape, [camera.height, camera.width, RAY_VALUES], f"{field}.{path}")
             size += nbytes(tensor, field)

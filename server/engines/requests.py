@@ -1,4 +1,4 @@
-"""Requests as engines read them: the plan, and checks of cameras, outputs and output gradients."""
+"""Requests as engines see them: the plan, and checks of cameras, outputs and output gradients."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from lumigrad.v1 import camera_pb2, distance_pb2, render_pb2, tensor_pb2
 
 _IDENTITY = {"rotation": (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0), "translation": (0.0, 0.0, 0.0)}
 _PROJECTIONS = names_of(camera_pb2.Projection)
-# Batching large images gains nothing, and each call would wait for the last one.
+# Batching larger images gains nothing, and each call would wait for the last one.
 _BATCH_PIXELS = 1 << 20
-# Pixels and primitives of the views of a call that a device draws without a break, in some tens of milliseconds; on
-# CUDA those of one launch (see kernels/per_device.py).
+# The pixels and primitives, over all views of a call, that a device draws without a break, in some tens of
+# milliseconds; on CUDA those of one launch (see kernels/per_device.py).
 _CPU_WORK, _CUDA_WORK = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """The checked request for a scene of some outline. Each engine adds the arguments of its kernels.
+    """A checked request for a scene with some outline. Each engine adds the arguments of its kernels.
 
     Attributes:
         outputs: The requested outputs, each once.
-        upstream_shapes: The shape of every output gradient that a Backward may bring.
-        gradient_sizes: The number of values of every gradient that a Backward may ask for.
+        upstream_shapes: The shape of every output gradient that a Backward may send.
+        gradient_sizes: The number of values of every gradient that a Backward may request.
         default_wanted: The gradients of a Backward that names none.
         row_gradients: The gradients that have a row per primitive.
         views: The number of views that are rendered; 1 for a query.
-        kind: Plans for one scene with equal kinds may run in one batch; None: it runs alone.
-        fill: The fraction of a full batch that it takes.
+        kind: Plans for one scene with equal kinds may run in one batch; None to run alone.
+        fill: The fraction of a full batch that the request takes.
     """
 
     outputs: tuple[str, ...]
@@ -53,7 +53,7 @@ class Plan(ABC):
     fill: float
 
     def is_long(self, device: torch.device) -> bool:
-        """Whether it is rendered in several steps, between which others run; then others need not wait for it."""
+        """Return whether the request is rendered in several steps, between which other jobs run."""
         height_width = self.output_shapes.get("alpha", (0, 0, 0))[1:]
         work = self.views * (prod(height_width) + self.count)
         return self.views > 1 and work > (_CPU_WORK if device.type == "cpu" else _CUDA_WORK)
@@ -65,23 +65,23 @@ class Plan(ABC):
 
     @property
     def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
-        """Tensors that the engine takes beside the scene's, by the paths below the spec."""
+        """Tensors that the engine takes besides the scene's, by their paths below the spec."""
         return {}
 
     def image_bytes(self, names: Collection[str]) -> int:
-        """The size of outputs on the device."""
+        """Return the size of outputs on the device."""
         return sum(self.value_bytes(name) * prod(self.output_shapes[name]) for name in names)
 
     @abstractmethod
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """The approximate device memory of a forward pass, outputs and forward state included."""
+        """Return the approximate device memory of a forward pass, outputs and forward state included."""
 
     @abstractmethod
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """The approximate memory of a backward pass, gradients included, without the forward state."""
+        """Return the approximate memory of a backward pass, gradients included, without the forward state."""
 
     def value_bytes(self, output: str) -> int:
-        """The bytes of one value of an output: 4, for float32 or int32, unless an engine overrides this."""
+        """Return the bytes of one value of an output: 4, for float32 or int32, unless an engine overrides this."""
         return 4
 
 
@@ -101,13 +101,13 @@ def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: s
 
 
 def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
-    """The fraction of the largest batch that checked cameras take."""
+    """Return the fraction of the largest batch that checked cameras take."""
     pixels = len(cameras) * cameras[0].width * cameras[0].height
     return max(len(cameras) / limits.batch_views, pixels / min(limits.pixels, _BATCH_PIXELS))
 
 
 def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> str:
-    """The name of the camera's model; InvalidArgumentError unless it is in `known`."""
+    """Return the name of the camera's model; raises InvalidArgumentError unless it is in `known`."""
     model = camera.WhichOneof("model")
     limit = " or ".join(", ".join(known).rsplit(", ", 1))
     require(model is not None, field, limit, "none")
@@ -121,7 +121,7 @@ def check_length(values: Sequence[float], length: int, field: str) -> None:
 
 
 def check_pose(pose: camera_pb2.OpenCVCamera | camera_pb2.CameraPose, field: str) -> None:
-    """Check the lengths of rotation and translation; those that are empty become the identity's."""
+    """Check the lengths of rotation and translation; empty ones become the identity."""
     for name, identity in _IDENTITY.items():
         values = getattr(pose, name)
         if not values:
@@ -130,7 +130,7 @@ def check_pose(pose: camera_pb2.OpenCVCamera | camera_pb2.CameraPose, field: str
 
 
 def projection_of(camera: camera_pb2.OpenCVCamera, field: str) -> str:
-    """The kernels' name of the projection."""
+    """Return the kernels' name of the projection."""
     return known(_PROJECTIONS, camera.projection, f"{field}.projection")
 
 
@@ -150,14 +150,14 @@ def checked_outputs(
     default: str = "color",
     among: str = "",
 ) -> tuple[str, ...]:
-    """The requested outputs, each once; `default` if there are none. `among` follows the known names in error texts."""
+    """Return the requested outputs, each once, or `default`. Error texts have `among` after the known names."""
     for name in spec.outputs:
         require(name in known, f"{field}.outputs", f"one of {', '.join(known)}{among}", name)
     return tuple(dict.fromkeys(spec.outputs)) or (default,)
 
 
 def given_settings(message: Message) -> dict[str, Any]:
-    """The optional fields of a message of settings that are set; for the others the kernels have defaults."""
+    """Return the optional fields of a settings message that are set; the kernels have defaults for the others."""
     return {field.name: value for field, value in message.ListFields() if field.has_presence}
 
 
@@ -167,7 +167,7 @@ _DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)
 def checked_gradients(
     entries: Sequence[tensor_pb2.NamedTensor], shapes: Shapes, field: str
 ) -> dict[str, tensor_pb2.Tensor]:
-    """Check output gradients; returns them by name. `shapes`: the shapes of all that are allowed."""
+    """Check output gradients; returns them by name. `shapes` has the shapes of all that are allowed."""
     names = ", ".join(shapes)
     require(len(entries) > 0, field, f"at least one of {names}", "none")
     tensors: dict[str, tensor_pb2.Tensor] = {}

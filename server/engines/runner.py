@@ -1,4 +1,4 @@
-"""Runs the engines' kernels for calls, on the device's thread; stops between parts once all its calls have ended."""
+"""Runs the engines' kernels for calls, on the device's thread; stops between steps once all the calls have ended."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Task:
     """The checked request of one call to an engine.
 
     Attributes:
-        plan: The request, as the engine has checked and read it.
+        plan: The request as checked by the engine.
         field: The path of the spec in the request, for error texts.
-        scene: The stored scene; None: the scene came with the request.
-        cut: Part that is drawn of a scene with levels.
+        scene: The stored scene; None if the scene came with the request.
+        cut: The part of a scene with levels that is drawn.
     """
 
     engine: Engine
@@ -56,10 +56,10 @@ class Task:
     cut: Cut | None = None
 
     def cost(self, operation: str, nbytes: int, payload_bytes: int, device: torch.device) -> Cost:
-        """The cost of an operation.
+        """Return the cost of an operation.
 
-        If the scene came with the request, it has no history and its time is unknown. That of long work does not count:
-        others run between its steps.
+        If the scene came with the request, its time is unknown, because it has no history. The time of long work is not
+        recorded, because other jobs run between its steps.
         """
         kind = None
         if self.scene is not None and self.plan.kind is not None and not self.plan.is_long(device):
@@ -78,23 +78,23 @@ class Source(Protocol):
 
 
 class ForwardJob:
-    """A forward pass of a call, whose header was checked.
+    """A forward pass of a call whose header was checked.
 
     Attributes:
         task: The task to compute.
         formats: How the outputs are encoded in the reply.
-        scene: None: the stored scene of the task, which a batch finds again before the work.
+        scene: The scene; None for the stored scene of the task, which a RenderBatch looks up again before the work.
     """
 
     def __init__(self, task: Task, scene: Source | None, formats: ImageFormats | None = None) -> None:
-        """Make the job; without `formats` the reply has raw tensors."""
+        """Create the job; without `formats` the reply has raw tensors."""
         self.task = task
         self.scene = scene
         self.formats = formats or ImageFormats()
         self._upload: Callable[[], Tensors] | None = None
 
     def receive(self, reader: PayloadReader, transfer: Transfer, call: Call) -> None:
-        """Check the tensors in the payload: those of the scene, and what the engine takes beside them."""
+        """Check the tensors in the payload: those of the scene, and others that the engine takes."""
         if self.scene is not None:
             self.scene.receive(reader)
         tensors = self.task.plan.request_tensors
@@ -103,7 +103,7 @@ class ForwardJob:
             self._upload = lambda: _timed_upload(upload, call)
 
     def inputs(self) -> Any:
-        """The engine's inputs; called on the device's thread."""
+        """Return the engine's inputs; called on the device's thread."""
         assert self.scene is not None
         content = self.scene.load()
         return content.tensors if self._upload is None else self._joined(content, self._upload())
@@ -144,7 +144,7 @@ class ForwardState:
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """The outputs on the host, and the state if it was to be retained."""
+    """The outputs on the host, and the state if it is retained."""
 
     outputs: Mapping[str, Array]
     state: ForwardState | None
@@ -170,7 +170,7 @@ class EngineRunner:
         return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
 
     def batch_entry(self, request: ForwardJob, call: Call) -> BatchEntry | None:
-        """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
+        """Return the batch entry of a forward pass that is not retained; None if it runs alone."""
         task = request.task
         plan, scene = task.plan, task.scene
         if scene is None or plan.kind is None or plan.is_long(self._transfer.device):
@@ -186,7 +186,7 @@ class EngineRunner:
         reserve_rows: Callable[[int], None],
         call: Call,
     ) -> Steps[Delivery[Gradients]]:
-        """Differentiate a forward pass that was retained, in steps; see `formatted`."""
+        """Differentiate a retained forward pass, in steps; see `formatted`."""
         task, before_view = retained.task, self._transfer.paced(call.check)
         state, options = retained.state, dict[str, Any]()
         if self._transfer.is_cpu and wanted.is_plain:
@@ -214,7 +214,7 @@ class EngineRunner:
         reserve_rows: Callable[[int], None],
         call: Call,
     ) -> Steps[Delivery[Gradients]]:
-        """Compute the outputs that have gradients again, and differentiate them, in steps."""
+        """Recompute the outputs that have gradients, and differentiate them, in steps."""
         forward = yield from self._forward(task, inputs, tuple(output_gradients), call, retain=True)
         assert forward.state is not None
         retained = ForwardState(task, forward.state)
@@ -278,8 +278,8 @@ class EngineRunner:
     def _buffers(
         self, engine: Engine, plan: Plan, formats: Sequence[ImageFormats], lanes: Sequence[NoLane], *, retain: bool
     ) -> Tensors:
-        """Buffers for the images that kernels can write as they are sent to all; on the CPU in lanes that have room."""
-        # A retained state has floats, and must not refer to memory that the caller can change.
+        """Return buffers for images that kernels can write in the form sent to all calls; on the CPU, in lanes."""
+        # A retained state keeps float images, and must not refer to memory that the caller can change.
         floats = () if retain else formats[0].unchanged(plan.outputs)
         buffers: dict[str, torch.Tensor] = {}
         for name, lane in zip(plan.outputs, lanes, strict=True):
@@ -296,19 +296,19 @@ class EngineRunner:
 
 
 def _rooms(shapes: Shapes, names: Sequence[str], lane: NoLane) -> dict[str, Tensors]:
-    """The argument of a backward pass for the gradients for which a lane has room; none if it has no room."""
+    """Return the `into` argument of a backward pass for gradients for which a lane has room; empty without room."""
     shared = {name: lane.allocate(shapes[name], np.dtype(np.float32)) for name in names if name in shapes}
     into = {name: torch.from_numpy(array) for name, array in shared.items() if array is not None}
     return {"into": into} if into else {}
 
 
 def _are_levels(name: str, engine: Engine, formats: Sequence[ImageFormats]) -> bool:
-    """Whether the kernels can write an image as levels, and all formats are of levels."""
+    """Return whether the kernels can write an image as levels, and all formats take levels."""
     return name in engine.levels and all(each.are_levels(name) for each in formats)
 
 
 def _checked(steps: Steps[T], check: Callable[[], object]) -> Steps[T]:
-    """The same steps, with a check before each."""
+    """Run steps, with a check between them; returns their result."""
     while True:
         try:
             next(steps)
@@ -320,7 +320,7 @@ def _checked(steps: Steps[T], check: Callable[[], object]) -> Steps[T]:
 
 
 def _check_any(calls: Sequence[Call]) -> None:
-    """Raise if all calls have ended; as long as one has not, the views of all are computed."""
+    """Raise if all calls have ended; until then, the views of all are computed."""
     # `ended` also notes in each call that it was checked.
     ended = [call.ended() for call in calls]
     if None not in ended:
@@ -340,5 +340,5 @@ class Machine:
     renderer: Renderer
     queries: Queries
     passes: Passes
-    # Turns of the tenants for long work beside the device's thread.
+    # Turns of the tenants for long work outside the device's thread.
     builds: Turns = field(default_factory=Turns)

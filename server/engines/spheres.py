@@ -62,24 +62,24 @@ class SphereRules(Rules):
             spheres.check_values(tensors["positions"], tensors["colors"], tensors["radii"], tensors.get("opacities"))
 
     def count(self, shapes: Shapes) -> int:
-        """The number of spheres."""
+        """Return the number of spheres."""
         return shapes["radii"][0]
 
 
 _SEMANTICS = names_of(spheres_pb2.Semantics)
-# Softness where a request gives none: a float32, as those of requests.
+# The default softness, rounded to float32 like the values of requests.
 _GAMMA = float(np.float32(1e-2))
 _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former.
 _FORWARD_BYTES = 145
 _BACKWARD_BYTES = 120
-# Bytes on CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, beside a row of sums of 5
+# Bytes on CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, besides a row of sums of 5
 # values and the colour.
 _CUDA_FORWARD_BYTES = 140
 _CUDA_BACKWARD_BYTES = 32
-# Bytes per sphere for the box around all of them, where a request does not say how far they reach.
+# Bytes per sphere for the box around all spheres, if a request does not give their depth range.
 _RANGE_BYTES = 24
-# Bytes per pixel that `exact` keeps for backward beside the outputs.
+# Bytes per pixel that `exact` keeps for backward besides the outputs.
 _EXACT_STATE_BYTES = 16
 
 
@@ -89,11 +89,11 @@ class SpherePlan(Plan):
 
     cameras: Sequence[Camera]
     settings: Settings
-    # Empty: ones.
+    # Empty for ones.
     background: Sequence[float]
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """Estimated bytes of a forward pass: views share a workspace on the CPU, and are rendered at once on CUDA."""
+        """Estimate the bytes of a forward pass. Views share a workspace on the CPU; CUDA renders them at once."""
         images, pixels = {*outputs}, prod(self.output_shapes["hits"])
         if device.type == "cpu":
             size = _FORWARD_BYTES * self.count + pixels // self.views
@@ -109,16 +109,16 @@ class SpherePlan(Plan):
         return size + self.image_bytes(images)
 
     def background_on(self, device: torch.device) -> torch.Tensor | None:
-        """[K]; None: ones."""
+        """Return the background, [K]; None for ones."""
         return torch.tensor(self.background, dtype=torch.float32, device=device) if self.background else None
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """Estimated bytes of a backward pass: one view's gradients are added to the total, or on CUDA rows of sums."""
+        """Estimate the bytes of a backward pass, which adds up one view's gradients, or on CUDA rows of sums."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         if device.type == "cpu":
             return _BACKWARD_BYTES * self.count + gradients * (2 if self.views > 1 else 1)
         rows = _CUDA_BACKWARD_BYTES * self.count + 4 * self.gradient_sizes["colors"]
-        # Each tile of 256 pixels has some sums of doubles.
+        # Each tile of 256 pixels has some sums in float64.
         return rows * self.views + prod(self.output_shapes["hits"]) + gradients
 
 
@@ -213,7 +213,7 @@ def _known_camera(serialized: bytes) -> Camera:
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
     semantics = known(_SEMANTICS, message.semantics, f"{field}.semantics")
-    # 0 tracked spheres mean the kernels' default.
+    # 0 tracked spheres stand for the kernels' default.
     tracked = {"n_track": message.n_track} if message.n_track else {}
     with arguments_of(field):
         return Settings(

@@ -1,4 +1,4 @@
-"""Surfels, flat Gaussians: what a request for them must not ask for, and what they take beside volumes' memory."""
+"""Surfels, flat Gaussians: what requests for them must not contain, and the memory that they take beyond volumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lumigrad.v1 import gaussians_pb2, render_pb2
 # Outputs that surfels do not have.
 WITHOUT = ("inverse_depth", "conics", "projected_opacities")
 
-# Bytes per Gaussian of a view and of its backward pass, added to those of volumes. Measured: 80 to 120, and 0 to 65.
+# Bytes per Gaussian of a view and of its backward pass, in addition to those of volumes. Measured: 80 to 120, and 0 to
+# 65.
 SURFEL_VIEW_BYTES = 100
 SURFEL_BACKWARD_BYTES = 50
 # Bytes per pixel of all views, for normals of surfaces, outputs not included. Measured: 60 and 119.

@@ -1,1 +1,1 @@
-"""Processes: the command, the supervisor, the worker."""
+"""Processes: the command, the supervisor and the worker."""

@@ -1,4 +1,4 @@
-"""The supervisor's handle on the process of a worker."""
+"""The supervisor's handle on a worker process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lumigrad.server.core.config import Config
 from lumigrad.server.core.link import BEAT, History
 
 _RECEIVE_BYTES = 4096
-# The time for a hung process to log its stacks.
+# The time that a hung process gets to log its stacks.
 _DUMP_SECONDS = 0.5
 
 
 class WorkerProcess:
-    """A child process that serves once it gets an order; the socket to it never blocks.
+    """A child process that serves once it gets an order. The socket to it never blocks.
 
     Attributes:
-        heard: when the last message came, by the monotonic clock.
-        announced: whether it has said that it serves.
-        returncode: its exit code, negative for a signal; None while it runs.
+        heard: The time of the last message, by the monotonic clock.
+        announced: Whether it has announced that it serves.
+        returncode: Its exit code, negative for a signal; None while it runs.
     """
 
     def __init__(self, pid: int, line: socket.socket) -> None:
@@ -43,7 +43,7 @@ class WorkerProcess:
             self.line.sendall(f"{json.dumps(fields)}\n".encode())
 
     def announcements(self) -> list[str] | None:
-        """The lines that it announced, for standard output, without heartbeats; None if it closed the socket."""
+        """Return the lines that the process announced, without heartbeats; None if it closed the socket."""
         try:
             received = self.line.recv(_RECEIVE_BYTES)
         except OSError:
@@ -57,7 +57,7 @@ class WorkerProcess:
         return said
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended."""
+        """Return the exit code once the process has ended."""
         if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
@@ -65,16 +65,16 @@ class WorkerProcess:
         return self.returncode
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask the process to stop."""
         self._send_signal(signal.SIGTERM)
 
     def dump(self) -> None:
-        """Ask it to log the stacks of its threads, and wait for that."""
+        """Ask the process to log the stacks of its threads, and give it time to do so."""
         self._send_signal(signal.SIGQUIT)
         time.sleep(_DUMP_SECONDS)
 
     def kill(self) -> None:
-        """Kill it; it ends soon, unless a driver holds it in the kernel."""
+        """Kill the process; it ends soon, unless a driver holds it in the kernel."""
         self._send_signal(signal.SIGKILL)
 
     def close(self) -> None:
@@ -82,6 +82,6 @@ class WorkerProcess:
         self.line.close()
 
     def _send_signal(self, number: signal.Signals) -> None:
-        # A process that has ended keeps its number until it is reaped.
+        # An ended process keeps its pid until it is reaped.
         if self.poll() is None:
             os.kill(self.pid, number)

@@ -40,7 +40,8 @@ class ServeCommand:
             if find_spec("torch") is None:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
             if config.sensorsim:
-                # Scenes that no worker could serve are a ConfigError. Without scenes none of the packages is needed.
+                # Scenes that no worker could serve raise a ConfigError. Imported here, because the packages are needed
+                # only for scenes.
                 from lumigrad.server.sensorsim.catalog import Catalog
 
                 Catalog.open(config.sensorsim).log_doubts()

@@ -1,4 +1,4 @@
-"""The fork server: a process that loads everything once, and from which workers are forked in milliseconds."""
+"""The fork server: a process that loads everything once, and forks workers in milliseconds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from lumigrad.server.process.child import WorkerProcess
 
-# prctl(2): the signal that a process is sent when its parent dies; the name that `ps` and `top` show; adopt the orphans
-# among one's descendants.
+# prctl(2): the signal sent to a process when its parent dies; the name that `ps` and `top` show; adopting orphaned
+# descendants.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -25,7 +25,7 @@ _SOCKET_FD = 0
 # The environment variable that holds the supervisor's process id.
 _SUPERVISOR = "LUMIGRAD_SUPERVISOR"
 
-# The current directory is not in the path, where a torch.py would shadow the module.
+# The current directory is removed from the path, because a torch.py there would shadow the module.
 COMMAND = (
     sys.executable,
     "-c",
@@ -34,15 +34,15 @@ COMMAND = (
 )
 
 _ENVIRONMENT = {
-    # gRPC's core would otherwise log a bare line for each failed handshake.
+    # Otherwise gRPC's core would log an unformatted line for each failed handshake.
     "GRPC_VERBOSITY": "ERROR",
-    # glibc gives each of the worker's 150 threads a heap of its own, up to eight per core. Each of them keeps the free
-    # memory of its busiest moment, so that memory would grow for hours.
+    # glibc gives the worker's 150 threads separate heaps, up to eight per core. Each heap keeps the free memory of its
+    # busiest moment, so memory use would grow for hours.
     "MALLOC_ARENA_MAX": "4",
 }
 _MESSAGE_BYTES = 256
 _LOADED = b"loaded"
-# Loading takes seconds, a fork milliseconds; a busy machine takes longer for both.
+# Loading takes seconds and a fork milliseconds, but both take longer on a busy machine.
 _LOAD_SECONDS = 120.0
 _FORK_SECONDS = 10.0
 _ADOPTION_POLL_SECONDS = 0.001
@@ -52,10 +52,11 @@ def main() -> int:
     """Load everything, then fork a worker for each order, until the supervisor closes the socket."""
     name_process("lumigrad-fork")
     _die_with(int(os.environ[_SUPERVISOR]))
-    # Imports take most of a worker's start. None of them may use a device: a context of CUDA does not survive a fork.
+    # Imports take most of a worker's start. None of them may use a device, because a CUDA context does not survive a
+    # fork.
     import lumigrad.server.process.main  # noqa: F401
 
-    # Collections in a worker would otherwise copy the pages of all objects that it shares with the others.
+    # Otherwise garbage collections in a worker would copy the pages of all objects that it shares with other workers.
     gc.collect()
     gc.freeze()
     line = socket.socket(fileno=os.dup(_SOCKET_FD))
@@ -70,7 +71,7 @@ def main() -> int:
 
 
 def _fork(line: socket.socket, worker_line: int) -> None:
-    """Fork a worker, which is the supervisor's child: it is orphaned at once, and the supervisor adopts it."""
+    """Fork a worker as the supervisor's child: it is orphaned at once, and the supervisor adopts it."""
     try:
         intermediate_pid = os.fork()
         if intermediate_pid == 0:
@@ -120,7 +121,7 @@ def _become_worker(intermediate_pid: int, line: socket.socket, worker_line: int)
 
 
 def _die_with(supervisor: int) -> None:
-    """Make the kernel kill this process when the supervisor ends, so that port and device are freed."""
+    """Have the kernel kill this process when the supervisor ends, so that the port and the device are freed."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The supervisor may have ended before `prctl`.
     if os.getppid() != supervisor:
@@ -128,7 +129,7 @@ def _die_with(supervisor: int) -> None:
 
 
 def name_process(name: str) -> None:
-    """Set the name that `ps` and `top` show for this process; the system cuts it after 15 bytes."""
+    """Set the name that `ps` and `top` show for this process; the system truncates it to 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode())
 
 
@@ -140,7 +141,7 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 class ForkServer:
-    """The supervisor's handle of the fork server; creating it starts the process, which then loads everything."""
+    """The supervisor's handle on the fork server. Creating it starts the process, which then loads everything."""
 
     def __init__(self, command: Sequence[str]) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -159,20 +160,20 @@ class ForkServer:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it should have loaded everything by now."""
+        """Whether the fork server should have loaded everything by now."""
         return not self.is_loaded and time.monotonic() > self._load_by
 
     def receive(self) -> bool:
-        """Read a message, which says that everything is loaded; return False once the socket is closed."""
+        """Read a message, which reports that everything is loaded; returns False once the socket is closed."""
         message = self.line.recv(_MESSAGE_BYTES)
         self.is_loaded = self.is_loaded or message == _LOADED
         return bool(message)
 
     def fork(self) -> WorkerProcess:
-        """Fork a process, which serves once it gets an order.
+        """Fork a process that serves once it gets an order.
 
         Raises:
-            OSError: the fork server could not fork, or has ended.
+            OSError: The fork server could not fork, or has ended.
         """
         line, child_end = socket.socketpair()
         try:
@@ -195,7 +196,7 @@ class ForkServer:
             raise
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended."""
+        """Return the exit code, once it has ended."""
         return self._process.poll()
 
     def end(self) -> None:

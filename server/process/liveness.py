@@ -1,4 +1,4 @@
-"""Liveness of a worker: warm-up, heartbeat, watchdog, emergency exit, and memory given back."""
+"""Liveness of a worker: warm-up, heartbeat, watchdog, emergency exit, and trimming of the heap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Watchdog:
         on_hang: Callable[[str], None],
         on_look: Callable[[], None],
     ) -> None:
-        """`on_hang` is called once, with a description; `on_look` at least every half second until then."""
+        """`on_hang` is called once, with a description; until then, `on_look` is called at least every half second."""
         self._executor = executor
         self._hang_seconds = hang_seconds
         self._on_hang = on_hang
@@ -49,7 +49,7 @@ class Watchdog:
             self._executor.stop_overdue()
             self._on_look()
             time.sleep(pause)
-        # Only the stacks show where it hangs, and they are lost with the process.
+        # Only the stacks show where the thread hangs, and they are lost with the process.
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self._on_hang(
             f"the device did not come back within {self._hang_seconds:g} s (--hang-seconds); "
@@ -61,7 +61,7 @@ _SECONDS = 10.0
 
 
 class Heartbeat:
-    """Probes a device that is idle or whose last job failed, and reports when it stops or starts working."""
+    """Probes a device that is idle or whose last job failed, and reports when it stops or resumes working."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Heartbeat:
         self._works = True
 
     def beat(self) -> None:
-        """Check the device; to be called about once a second."""
+        """Check the device. Call it about once a second."""
         if self._executor.is_busy:
             return
         error = None
@@ -95,9 +95,9 @@ class Heartbeat:
             self._on_change(works)
 
 
-# The time for calls in progress to be refused.
+# The time for refusing calls in progress.
 _REFUSING_SECONDS = 0.5
-# The time for the last bytes to be sent.
+# The time for sending the last bytes.
 _FLUSH_SECONDS = 0.1
 
 
@@ -114,7 +114,7 @@ class Emergency:
         self._handler = handler
         self._lanes = lanes
         self._write_notes = write_notes
-        # Executor whose jobs are refused; set once it is made, because it reports failures here.
+        # The executor whose jobs are refused. Set later, because the executor itself reports failures here.
         self.executor: DeviceExecutor | None = None
         self._tell_health = tell_health
         self._begun = threading.Lock()
@@ -125,20 +125,20 @@ class Emergency:
             return
         logs.event(why, logging.ERROR, error=error, exit_code=code)
         self._handler.close()
-        # Before the running calls fail, and leave regions that the device may yet write to.
+        # Done before the running calls fail, because they leave regions to which the device may still write.
         self._lanes.freeze()
         if self.executor is not None:
             self.executor.abandon()
-        # The device's thread may be the caller, and has to send its last reply.
+        # A separate thread exits, because the caller may be the device's thread, which must send its last reply.
         threading.Thread(target=self._exit, args=(code,), name="emergency", daemon=True).start()
 
     def _exit(self, code: int) -> None:
-        # Health watchers must not delay this.
+        # Health watchers must not delay the exit.
         threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
         self._handler.wait_idle(_REFUSING_SECONDS)
         self._write_notes()
         time.sleep(_FLUSH_SECONDS)
-        # Skips destructors, which would wait for the device.
+        # Skip destructors, which would wait for the device.
         os._exit(code)
 
 
@@ -151,7 +151,7 @@ _AWAY = 0.25
 def warm_up(machine: Machine) -> None:
     """Run all engines once on the device's thread; raises if a result is wrong.
 
-    Scenes are of the usual kind, RGB with harmonics of degree 3, since CUDA loads each kernel at its first use.
+    The scenes are of the usual kind, RGB with harmonics of degree 3, since CUDA loads each kernel at its first use.
     """
     machine.executor.run(lambda: _run(machine), None)
 
@@ -210,22 +210,22 @@ def _mesh(device: torch.device) -> torch.Tensor:
     return found.outputs["distance"]
 
 
-# The heaps of the C library give free memory back to the system by themselves only from their ends.
+# By itself, the C library returns free memory to the system only from the ends of its heaps.
 _TRIM_SECONDS = 60.0
 
 
 class Heap:
-    """Gives free memory back once in a while: between what lives on, it would add up over hours."""
+    """Returns free memory to the system periodically: between blocks in use, it would accumulate over hours."""
 
     def __init__(self, seconds: float = _TRIM_SECONDS) -> None:
-        """`seconds` lie between two times."""
-        # glibc alone has it.
+        """`seconds` is the time between two trims."""
+        # Only glibc has this function.
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._seconds = seconds
         self._trimmed = time.monotonic()
 
     def tidy(self) -> None:
-        """Look whether it is time; call it about once a second."""
+        """Trim the heap if it is time. Call it about once a second."""
         if self._trim is not None and time.monotonic() - self._trimmed >= self._seconds:
             self._trim(ctypes.c_size_t(0))
             self._trimmed = time.monotonic()

@@ -1,4 +1,4 @@
-"""The life of the worker process: start, signals, exit code."""
+"""The life of the worker process: its start, signals and exit code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends the process at once, unless a supervisor does that.
+    """Serve until SIGTERM or SIGINT. Without a supervisor, a second signal ends the process at once.
 
-    Prints one line to standard output when calls are answered, or has the supervisor do so:
-    "listening on HOST:PORT (metrics PORT)".
+    Once calls are answered, prints one line to standard output, or has the supervisor print it: "listening on HOST:PORT
+    (metrics PORT)".
     """
     logs.configure(config.log_format, config.log_level)
     # A crash, or SIGQUIT, writes the stacks of all threads to standard error.
@@ -43,8 +43,8 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     chosen = config.chosen()
     if chosen:
         logs.event("options that differ from their defaults", **chosen)
-    # Objects that live as long as the process are not searched for garbage: a search of all of them took 0.1 s, and no
-    # other thread of Python ran meanwhile.
+    # Objects that live as long as the process are excluded from garbage collection: scanning all of them took 0.1 s,
+    # during which no other Python thread ran.
     gc.collect()
     gc.freeze()
     try:
@@ -53,7 +53,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
         logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
     announce = supervisor.announce if supervisor else partial(print, flush=True)
-    # Loading has a thread of its own, so that a signal ends the worker meanwhile.
+    # Loading runs on its own thread, so that a signal can end the worker meanwhile.
     threading.Thread(target=_load, args=(worker, config, announce), name="loading", daemon=True).start()
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
@@ -61,12 +61,12 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
         threading.Thread(target=_force, args=(signals, worker), name="force", daemon=True).start()
     worker.stop()
     logging.shutdown()
-    # A normal exit would shut gRPC down first, which would cancel calls.
+    # A normal exit would first shut down gRPC, which would cancel calls.
     os._exit(STOPPED)
 
 
 def _load(worker: Worker, config: Config, announce: Callable[[str], None]) -> None:
-    """Load scenes, then say that the worker serves; ends the process if its configuration cannot work."""
+    """Load scenes, then announce that the worker serves; ends the process if its configuration cannot work."""
     try:
         worker.load()
     except ConfigError as error:

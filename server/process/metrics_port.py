@@ -97,7 +97,7 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
 
 # Silent connections are closed, because each holds a thread.
 _SILENT_SECONDS = 10.0
-# Path for HTTP-only probes, such as Kubernetes' where calls are encrypted.
+# Path for probes that only speak HTTP, such as those of Kubernetes if calls are encrypted.
 HEALTH_PATH = "/health"
 
 _Start = Callable[[str, list[tuple[str, str]]], Any]
@@ -107,7 +107,7 @@ class MetricsPort:
     """Serves the metrics over HTTP."""
 
     def __init__(self, config: Config, registry: CollectorRegistry, is_serving: Callable[[], bool]) -> None:
-        """Listen; ConfigError if the port is in use. The files of --tls-cert were checked before."""
+        """Listen; raises ConfigError if the port is in use. The files of --tls-cert have been checked already."""
         self._config, self._is_serving = config, is_serving
         self._metrics = make_wsgi_app(registry)
         self._versions = self._file_versions()
@@ -131,13 +131,14 @@ class MetricsPort:
             socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
 
     def refresh(self) -> None:
-        """Load a replaced certificate; an invalid one changes nothing."""
+        """Load a replaced certificate; an invalid certificate changes nothing."""
         socket = self._server.socket
         versions, config = self._file_versions(), self._config
         if versions == self._versions or not isinstance(socket, ssl.SSLSocket):
             return
         try:
-            # Checked in a separate context first: a wrong key would leave a half-replaced pair in the active one.
+            # Check the pair in a separate context first: a wrong key would leave a half-replaced pair in the active
+            # context.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, lambda: "")
             socket.context.load_cert_chain(config.tls_cert, config.tls_key)
         except OSError as error:

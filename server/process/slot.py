@@ -1,4 +1,4 @@
-"""Worker under the supervisor: its process, restarts and crashes."""
+"""A worker under the supervisor: its process, restarts and crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Crashes:
         self._times: deque[float] = deque()
 
     def add(self) -> float | None:
-        """Count a crash; returns the seconds to wait before the restart, None after too many."""
+        """Count a crash; returns the seconds to wait before the restart, or None after too many crashes."""
         now = time.monotonic()
         self._times.append(now)
         while self._times[0] < now - self._seconds:
@@ -35,7 +35,7 @@ class Crashes:
         if len(self._times) >= self._most:
             return None
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** (len(self._times) - 1), _LARGEST_DELAY_SECONDS)
-        # Jitter: workers that died of one cause should not restart together.
+        # Jitter: workers that died of the same cause should not restart together.
         return delay * random.uniform(0.5, 1.0)
 
 
@@ -46,11 +46,11 @@ _LEAST_SILENCE_SECONDS = 2.0
 
 
 class Slot:
-    """The state of one worker: when to start, kill or abandon it. The supervisor acts on it."""
+    """The state of one worker, by which the supervisor starts, kills or abandons it."""
 
     def __init__(self, config: Config) -> None:
         self.process: WorkerProcess | None = None
-        # The supervisor's exit code, set when the worker will not be restarted.
+        # The exit code that the supervisor reports; set when the worker will not be restarted.
         self.exit_code: int | None = None
         # When to start, by the monotonic clock; infinity while a worker runs or will not be restarted.
         self.start_at = -math.inf
@@ -80,7 +80,8 @@ class Slot:
     def start(self, process: WorkerProcess, *, was_valid: bool) -> None:
         """Order a process to serve this device.
 
-        `was_valid`: a worker has served with this configuration before, so one that is invalid now is so for a while.
+        `was_valid` says that a worker has served with this configuration before, so that errors in it are taken as
+        temporary.
         """
         self.process = process
         self._was_valid = was_valid
@@ -91,9 +92,9 @@ class Slot:
         process.order(config, History(self._restarts, self._last_exit))
 
     def end_silent(self) -> None:
-        """Kill a worker without heartbeat, after it was asked to log its stacks.
+        """Kill a worker without heartbeat, after asking it to log its stacks.
 
-        Its end is not waited for: a process that a driver holds in the kernel does not end.
+        Does not wait for its end: a process that a driver holds in the kernel does not end.
         """
         assert self.process is not None
         logs.event("the worker does not respond: killing it", logging.ERROR, device=self._config.device)
@@ -118,7 +119,7 @@ class Slot:
         elif code == CONFIG_ERROR and not self._was_valid:
             self.exit_code = CONFIG_ERROR
         elif code == CONFIG_ERROR:
-            # A file is being replaced or was edited wrongly, or another process has the port.
+            # A file may be half replaced or badly edited, or another process may have the port.
             self.start_at = time.monotonic() + _LARGEST_DELAY_SECONDS
             logs.event(
                 f"the configuration, which was valid before, is not now: trying again in {_LARGEST_DELAY_SECONDS:g} s",
@@ -129,7 +130,7 @@ class Slot:
             self._retry()
 
     def give_up(self, what: str) -> None:
-        """Do not start a worker again, after too many crashes of `what`."""
+        """Do not restart the worker, after too many crashes of `what`."""
         self.exit_code = GAVE_UP
         logs.event(
             f"not restarting the worker: {what} crashed {self._config.max_crashes} times within "

@@ -1,4 +1,4 @@
-"""The supervisor: runs one worker for each device and restarts it when it dies."""
+"""The supervisor: runs one worker for each device, and restarts workers that die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lumigrad.server.process.slot import Crashes, Slot
 
 
 def each(device: str) -> list[str]:
-    """Return one name per worker; "all" are the CUDA devices, or the CPU if there is none."""
+    """Return a device name for each worker; "all" stands for the CUDA devices, or the CPU if there is none."""
     names = [name.strip() for name in device.split(",")]
     if names == ["all"]:
         return [f"cuda:{index}" for index in range(_cuda_count())] or ["cpu"]
@@ -38,7 +38,7 @@ def each(device: str) -> list[str]:
 
 
 def _cuda_count() -> int:
-    """The number of CUDA devices, after CUDA_VISIBLE_DEVICES; 0 without a driver."""
+    """Return the number of CUDA devices, after CUDA_VISIBLE_DEVICES; 0 without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -50,9 +50,9 @@ def _cuda_count() -> int:
 
 
 def _reserved(option: str, host: str, port: int) -> socket.socket:
-    """Bind a port, 0 for a free one, without listening; ConfigError, which names `option`, if it is in use.
+    """Bind a port, 0 for a free one, without listening; raises ConfigError, which names `option`, if it is in use.
 
-    Workers can bind it in turn, and the system gives it to no one else.
+    Workers can bind it one after the other, and the system gives it to no other process.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -71,11 +71,11 @@ def _reserved(option: str, host: str, port: int) -> socket.socket:
 _LONGEST_PAUSE_SECONDS = 0.5
 # The pause before the next attempt if the system cannot start a process.
 _NO_PROCESS_SECONDS = 1.0
-# The pause after several fork servers have ended by themselves, while workers serve.
+# The pause after several fork servers have crashed, while workers serve.
 _FORK_SERVER_PAUSE_SECONDS = 10.0
 # Added to the time that workers have to drain.
 _STOP_SECONDS = 10.0
-# The time for a killed process to end; one that a driver holds in the kernel does not.
+# The time for a killed process to end; a process that a driver holds in the kernel does not end.
 _END_SECONDS = 5.0
 # The pause after an unexpected error.
 _ERROR_SECONDS = 0.5
@@ -85,7 +85,7 @@ class Supervisor:
     """Starts workers, restarts them when they die, and forwards signals; all in one thread."""
 
     def __init__(self, config: Config, command: Sequence[str] = COMMAND) -> None:
-        """Reserve the ports; ConfigError if one is in use. `command` starts the fork server."""
+        """Reserve the ports; raises ConfigError if one is in use. `command` starts the fork server."""
         self._config = config
         self._command = command
         self._ports: list[socket.socket] = []
@@ -112,7 +112,7 @@ class Supervisor:
                 return code
 
     def _step(self) -> int | None:
-        """Handle what happens next; returns the exit code at the end."""
+        """Handle the next event; returns the exit code at the end."""
         number = self._wait()
         if number is not None:
             if self._kill_at is not None:
@@ -124,7 +124,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
-        """Log an unexpected error, which must not end the other workers."""
+        """Log an unexpected error of the `with` block, so that it does not end other workers."""
         try:
             yield
         except Exception as error:
@@ -132,14 +132,14 @@ class Supervisor:
             time.sleep(_ERROR_SECONDS)
 
     def _for(self, device: str, index: int, count: int) -> Config:
-        """The configuration of one worker: its device and reserved ports."""
+        """Return the configuration of one worker, with its device and reserved ports."""
         config = self._config
         port = self._reserve("--port", config.host, config.port, index)
         metrics_port = self._reserve_metrics(config, index)
         return dataclasses.replace(config.of_worker(index, count), device=device, port=port, metrics_port=metrics_port)
 
     def _reserve_metrics(self, config: Config, index: int) -> int:
-        """The port of the metrics, which does not keep a second worker from starting unless it was asked for."""
+        """Reserve the metrics port. If the default port is in use, take another, so that a second worker can start."""
         option, host, first = "--metrics-port", config.metrics_address, config.metrics_port
         try:
             return self._reserve(option, host, first, index)
@@ -157,7 +157,7 @@ class Supervisor:
         return int(self._ports[-1].getsockname()[1])
 
     def _wait(self) -> signal.Signals | None:
-        """Wait for the next event; returns the signal to stop, if one arrived."""
+        """Wait for the next event; returns a signal to stop, if one arrived."""
         pause = _LONGEST_PAUSE_SECONDS
         if self._fork_server is not None and self._fork_server.is_loaded:
             next_start = min(slot.start_at for slot in self._slots)
@@ -181,7 +181,7 @@ class Supervisor:
             self._selector.unregister(process.line)
             return
         for text in texts:
-            # The reader of standard output may have gone, which must not end the supervisor.
+            # The reader of standard output may be gone, which must not end the supervisor.
             with contextlib.suppress(OSError):
                 sys.stdout.write(f"{text}\n")
                 sys.stdout.flush()
@@ -212,12 +212,12 @@ class Supervisor:
             slot.record_exit(code, is_stopping=self._kill_at is not None)
 
     def _check_fork_server(self) -> None:
-        """Keep one process from which workers are forked."""
+        """Keep one fork server running."""
         server = self._fork_server
         if server is not None and (server.is_overdue or server.poll() is not None):
             self._end_fork_server()
             logs.event("the fork server ended", logging.ERROR, code=server.poll(), loaded=server.is_loaded)
-            # Without it no worker can be restarted.
+            # Without a fork server, no worker can be restarted.
             pause = self._fork_server_crashes.add()
             self._fork_server_at = time.monotonic() + (_FORK_SERVER_PAUSE_SECONDS if pause is None else pause)
             if pause is None and not any(self._processes()):
@@ -263,7 +263,7 @@ class Supervisor:
         return 128 + number
 
     def _final_code(self) -> int | None:
-        """The supervisor's exit code, once no worker runs or will run."""
+        """Return the supervisor's exit code, once no worker runs or will run."""
         if any(slot.exit_code == CONFIG_ERROR for slot in self._slots) and self._kill_at is None:
             # No worker had served with this configuration.
             self._stop()

@@ -1,4 +1,4 @@
-"""Worker process: everything that serves, from the ports down to the device."""
+"""The worker process: everything that serves, from the ports down to the device."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ from lumigrad.server.storage.spool_writer import open_spool
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.server.training.service import TrainingService
 
-# Calls that are receiving or sending while others wait for the device.
+# Places for calls that receive or send while others wait for the device.
 _CALLS_BESIDE_QUEUE = 32
-# Threads for health checks, which must be answered when every call is taken.
+# Threads for health checks, which must be answered even if all places of calls are taken.
 _THREADS_BESIDE_CALLS = 8
 _HOUSEKEEPING_SECONDS = 1.0
-# The time for a thread of calls to answer a probe by HTTP.
+# The time within which a call thread must be free for an HTTP probe to succeed.
 _PROBE_SECONDS = 1.0
-# The time for the last bytes of finished calls to leave.
+# The time for sending the last bytes of finished calls.
 _FLUSH_SECONDS = 1.0
-# The time for scenes that have not been written to the spool.
+# The time for writing remaining scenes to the spool.
 _SPOOL_SECONDS = 5.0
-# The time after which a call that got no place may try again.
+# The time after which a call that got no place should retry.
 _RETRY_SECONDS = 0.1
-# Callers that repeat calls in a loop get this time to be refused.
+# The time for refusing callers that repeat calls in a loop.
 _REFUSING_SECONDS = 0.25
 
 
@@ -89,7 +89,7 @@ class Worker:
     """Serves one device until it is stopped."""
 
     def __init__(self, config: Config, history: History, on_look: Callable[[], None]) -> None:
-        """Acquire the device and both ports; ConfigError if one is not available.
+        """Acquire the device and both ports; raises ConfigError if any is not available.
 
         `history` is shown in the metrics; `on_look` is called regularly while this worker makes progress.
         """
@@ -98,12 +98,12 @@ class Worker:
         metrics = Metrics()
         metrics.remember(history.restarts, history.last_exit)
         max_calls, max_long = config.queue_size + _CALLS_BESIDE_QUEUE, config.max_trainings + config.max_streams
-        # Threads of calls start before all others: stack dumps show the hundred newest.
+        # Call threads start before all others, because stack dumps show only the hundred newest threads.
         self._threads = CallThreads(max_calls + max_long + config.max_streams + _THREADS_BESIDE_CALLS)
 
         # The common path of all calls, and the exit of the process if the device fails.
         self._tracer = tracer_of(config, str(self._device), metrics)
-        # Payloads of calls may take as much pinned memory as they may take in all.
+        # All payloads of calls may be in pinned memory.
         transfer = transfer_for(self._device, config.transit_mib * MIB)
         self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
         self._notes = Notes(
@@ -148,21 +148,21 @@ class Worker:
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
-        """Test the device with a small render, then answer calls; health stays NOT_SERVING until `load` has ended."""
+        """Test the device with a small render, then answer calls; health stays NOT_SERVING until `load` ends."""
         self._watchdog.start()
         warm_up(self._machine)
         self._server.start()
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
 
     def write_notes(self) -> None:
-        """Write the log lines of calls that have ended, which is otherwise done within 0.1 s."""
+        """Write the log lines of ended calls now; otherwise they are written within 0.1 s."""
         self._notes.write()
 
     def load(self) -> None:
-        """Read the scenes that are to be in memory before the first call, then report SERVING.
+        """Read the scenes that must be in memory before the first call, then report SERVING.
 
         Raises:
-            ConfigError: a scene is invalid, or they do not fit.
+            ConfigError: A scene is invalid, or the scenes do not fit.
         """
         if self._sensorsim is not None and self._config.sensorsim_preload:
             self._sensorsim.preload()
@@ -198,14 +198,14 @@ class Worker:
         Trainings are suspended at once, because they would not end by themselves.
 
         The process must exit afterwards. gRPC's own shutdown would cancel calls that arrive at that moment, and clients
-        do not repeat cancelled calls; after the exit of the process they do.
+        do not repeat cancelled calls, but they do repeat calls that an exiting process has dropped.
         """
         config = self._config
         self.is_stopping = True
         self._health.stop()
         started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
-        # Suspending has a thread of its own, because a disk that hangs must not keep the worker.
+        # Suspend on another thread, because a hanging disk must not keep the worker from stopping.
         suspending = threading.Thread(target=self._trainings.suspend, args=(config.drain_seconds,), daemon=True)
         suspending.start()
         suspending.join(config.drain_seconds)
@@ -231,14 +231,14 @@ class Worker:
         self._tenants.clear()
 
     def _services(self, catalog: Catalog | None, metrics: Metrics) -> list[grpc.GenericRpcHandler]:
-        """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
+        """Return the handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
         render = RenderService(tenants, self._lanes)
         prepared = partial(PreparedFrames, tenants, self._lanes, render.look_up, self._handler.places, self._notes)
         check = RequestCheck(Limits.of(config))
         self._streams = RenderStreams(self._handler, self._threads, check, render.frame, prepared)
         methods = Methods(self._handler, check)
-        # gRPC asks one after the other for the handler of each call, so those of most calls come first.
+        # gRPC asks the generic handlers in turn for the handler of each call, so the most used service comes first.
         handlers = [methods.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()})]
         servicers = {
             DISTANCE_SERVICE: DistanceService(tenants),
@@ -251,7 +251,7 @@ class Worker:
         handlers += [methods.serve(name, servicer) for name, servicer in servicers.items()]
         if catalog is not None:
             self._sensorsim = SensorsimService(tenants, catalog, metrics)
-            # Simulators repeat only calls that were UNAVAILABLE.
+            # Simulators retry only calls that were UNAVAILABLE.
             handlers += [
                 methods.serve(SENSORSIM_SERVICE, self._sensorsim, names=NAMES, translate=unavailable_if_busy),
                 methods.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
@@ -263,7 +263,7 @@ class Worker:
         try:
             warm_up(self._machine)
         except (BusyError, CancelledError, DeviceMemoryError, StoppingError):
-            # Not a fault of the device: too little memory, or no time left.
+            # Not a fault of the device, but too little memory or no time left.
             raise
         except Exception as error:
             self._emergency.end(DEVICE_LOST, "the device failed a test render", error)
@@ -274,7 +274,7 @@ class Worker:
         self._health.set(works and self._is_loaded)
 
     def _is_healthy(self) -> bool:
-        """Whether calls are served, and a thread is free to answer one."""
+        """Return whether calls are served and a thread is free to answer them."""
         return self._health.is_serving and self._threads.answers(_PROBE_SECONDS)
 
     def _keep_house(self) -> None:
@@ -296,7 +296,7 @@ class Worker:
                 try:
                     task()
                 except Exception as error:
-                    # Limits, expiry and the heartbeat must not end with one error.
+                    # One error must not end limits, expiry and the heartbeat.
                     logs.event("an error of housekeeping", logging.ERROR, task=task.__qualname__, error=error)
 
 
@@ -330,7 +330,7 @@ def make_machine(
     metrics: Metrics,
     end: Callable[[int, str, BaseException | None], None],
 ) -> Machine:
-    """Create what works on the device; `end` is called with an exit code and the reason when the device fails."""
+    """Create the parts that use the device; `end` is called with an exit code and the reason when the device fails."""
     device = transfer.device
     payloads = Account(
         "bytes of payloads in progress",

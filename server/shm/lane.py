@@ -1,4 +1,4 @@
-"""A shared-memory lane: its regions, and the leases by which calls use them."""
+"""A shared-memory lane: its regions, and the leases under which calls use them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.pinned import PinnableMap, Pinner, block_bytes
 
-# Fixes the size: access to memory that was truncated would kill the process.
+# Fix the size, because access to truncated memory would kill the process.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Region:
-    """A sealed memfd. It has no name, so it vanishes once both sides have closed it."""
+    """A sealed memfd. It is unnamed, so it vanishes once both sides have closed it."""
 
     def __init__(self, number: int, size: int) -> None:
-        """Allocates no memory until it is written; `descriptor` is valid until `hand_over`."""
+        """Create a region, whose memory is allocated when it is written; `descriptor` is valid until `hand_over`."""
         self.number = number
         self.size = size
-        # None: free for reuse.
+        # None if it is free for reuse.
         self.lease: Lease | None = None
         self.idle_since = time.monotonic()
         self.descriptor = os.memfd_create("lumigrad-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -45,16 +45,16 @@ class Region:
         except BaseException:
             os.close(self.descriptor)
             raise
-        # Arrays on it keep the mapping alive after the region is dropped.
+        # Arrays on this memory keep the mapping alive after the region is dropped.
         self.memory: Array = np.frombuffer(self._map, np.uint8)
 
     def hand_over(self) -> None:
-        """Close the descriptor, once the caller has its own."""
+        """Close the descriptor once the caller has its own."""
         os.close(self.descriptor)
         self.descriptor = -1
 
     def pin(self, pinner: Pinner) -> bool:
-        """Register the memory with CUDA, until nothing refers to it; False if CUDA refuses."""
+        """Register the memory with CUDA until nothing refers to it; returns False if CUDA refuses."""
         return self._map.pin(pinner)
 
     def free(self) -> None:
@@ -62,9 +62,9 @@ class Region:
         self._map.madvise(mmap.MADV_REMOVE)
 
 
-# Limit of the regions of a lane: each takes a descriptor on the caller's side.
+# Limit on the regions of a lane: each takes a descriptor on the caller's side.
 _MAX_REGIONS = 256
-# Limit of the recorded leases that were released before their calls arrived, by callers that gave up immediately.
+# Limit on recorded leases that were released before their calls arrived, by callers that gave up immediately.
 _MAX_DISMISSED = 256
 
 
@@ -73,14 +73,14 @@ class Lease:
     """The regions of one call's reply or of one upload."""
 
     number: int
-    # While the call may still write, its regions are not reused.
+    # Whether the call may still write; until it ends, its regions are not reused.
     in_progress: bool = False
     is_released: bool = False
     regions: list[Region] = field(default_factory=list)
 
 
 class Lane:
-    """The regions of one caller, which are reused within the lane only.
+    """The regions of one caller, which are reused only within the lane.
 
     Allocating memory is slow, so unused regions are kept for a while.
     """
@@ -88,7 +88,7 @@ class Lane:
     def __init__(self, tenant: str, link: socket.socket, account: Account, pinner: Pinner | None = None) -> None:
         """`link` is the non-blocking connection to the caller; `account` counts the bytes of all lanes.
 
-        `pinner` registers the memory that a device writes to; None: it can write to any.
+        `pinner` registers memory for the device to write to; None if it can write to any memory.
         """
         self.tenant = tenant
         self._link = link
@@ -105,7 +105,7 @@ class Lane:
         self._is_frozen = False
 
     def begin(self, number: int) -> Lease | None:
-        """Create the lease for a new call's reply; None if the number is in use or was released already."""
+        """Create the lease for a new call's reply; None if the number is in use or was already released."""
         with self._lock:
             if self._is_closed or number in self._leases or number in self._dismissed:
                 return None
@@ -113,11 +113,11 @@ class Lane:
             return lease
 
     def end(self, lease: Lease, *, delivered: bool) -> None:
-        """End a call's writes; frees the regions unless the reply was delivered and the caller holds them."""
+        """End a call's writes; frees its regions, unless the reply was delivered and the caller holds them."""
         with self._lock:
             lease.in_progress = False
             if lease.is_released:
-                # The same call may begin again, whose caller will not release it again.
+                # The same call may begin again, and its caller will not release the lease again.
                 self._dismissed.append(lease.number)
             if lease.is_released or not delivered or not lease.regions:
                 self._recycle(lease)
@@ -143,10 +143,10 @@ class Lane:
             return region
 
     def lease_region(self, lease: Lease, length: int, *, for_device: bool = False) -> Region | None:
-        """Lease a region for part of a reply, which the device is to write if `for_device`; None if it cannot be."""
+        """Lease a region for part of a reply, writable by the device if `for_device`; None if that is not possible."""
         with self._lock:
             region = None if lease.is_released else self._take(lease, length)
-        # The lock is free here, because others wait for it: CUDA may take long to register memory.
+        # Not under the lock, for which others wait: CUDA may take long to register memory.
         if region is None or not for_device or self._pinner is None or region.pin(self._pinner):
             return region
         with self._lock:
@@ -156,7 +156,7 @@ class Lane:
             return None
 
     def has_room(self, length: int) -> bool:
-        """Whether about that many bytes can be leased, once regions without a lease are dropped."""
+        """Return whether about `length` bytes can be leased once regions without a lease are dropped."""
         with self._lock:
             leased = sum(region.size for region in self._regions.values() if region.lease is not None)
             wanted = leased + block_bytes(length)
@@ -165,7 +165,7 @@ class Lane:
             return fits and not self._is_frozen
 
     def leased(self, number: int) -> tuple[Region, Lease] | None:
-        """A region that the caller holds, and its lease; None: it holds no such region."""
+        """Return a region that the caller holds, and its lease; None if it holds no such region."""
         with self._lock:
             region = self._regions.get(number)
             return None if region is None or region.lease is None else (region, region.lease)
@@ -179,13 +179,14 @@ class Lane:
         """Drop the regions that were unused for `idle_seconds`."""
         with self._lock:
             oldest = time.monotonic() - idle_seconds
-            # Unmapped when the function ends, without the lock: CUDA waits for the device before it gives up memory.
+            # Unmapped when the function returns, without the lock: CUDA waits for the device before it unregisters
+            # memory.
             dropped = [region for region in self._idle() if region.idle_since < oldest]
             for region in dropped:
                 self._drop(region)
 
     def freeze(self) -> None:
-        """Lease no region any more: a device that is lost may yet write to those of calls that have failed."""
+        """Lease no more regions: a lost device may still write to regions of failed calls."""
         with self._lock:
             self._is_frozen = True
 
@@ -194,8 +195,9 @@ class Lane:
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
-                # Leases end before the memory turns to zeros, for those who check afterwards whether what they read was
-                # whole. It also breaks the reference cycle, so that memory is unmapped without the garbage collector.
+                # End leases before the memory turns to zeros, for readers that check afterwards whether their data was
+                # intact. This also breaks the reference cycle, so that memory is unmapped without the garbage
+                # collector.
                 region.lease = None
                 region.free()
             for lease in self._leases.values():
@@ -220,7 +222,7 @@ class Lane:
         fitting = [
             region for region in self._regions.values() if region.lease is None and size <= region.size <= 2 * size
         ]
-        # Among equal sizes the most recently used, which may still be in the processor's caches.
+        # Of equal sizes, take the most recently used, which may still be in the processor's caches.
         region = min(fitting, key=lambda each: (each.size, -each.idle_since)) if fitting else self._new(size)
         if region is not None:
             region.lease = lease
@@ -228,7 +230,7 @@ class Lane:
         return region
 
     def _idle(self) -> list[Region]:
-        """The regions without a lease, the longest unused first."""
+        """Return the regions without a lease, the longest idle first."""
         idle = [region for region in self._regions.values() if region.lease is None]
         return sorted(idle, key=lambda region: region.idle_since)
 

@@ -35,13 +35,13 @@ from lumigrad.server.shm.lane import Lane, Region
 from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
-# Connections whose lane is not open yet, and the time that opening may take.
+# Limit on connections whose lane is not open yet, and the time that opening may take.
 _MAX_UNOPENED = 16
 _OPEN_SECONDS = 5.0
 _BACKLOG = 128
 _IDLE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
-# How often connections are looked at for what has taken its time: packets come with each call.
+# How often connections are checked for timeouts, rather than with each packet, of which there are some per call.
 _LOOK_SECONDS = 1.0
 _ROOT = 0
 
@@ -53,15 +53,15 @@ class _Connection:
     token: bytes = b""
     nonce: bytes = b""
     lane: Lane | None = None
-    # Both sides write to it to verify that they share memory.
+    # Both sides write to this region to verify that they share memory.
     region: Region | None = None
     is_open: bool = False
 
 
-# Open lanes in all, and of one tenant if there are tenants.
+# Limits on open lanes in all, and per tenant if there are tenants.
 _MAX_LANES = 64
 _MAX_TENANT_LANES = 32
-# Pending offers of one tenant; the oldest are dropped.
+# Limit on pending offers of one tenant; beyond it, the oldest is dropped.
 _MAX_OFFERS = 16
 _OFFER_SECONDS = 10.0
 _RETRY_SECONDS = 10.0
@@ -78,20 +78,20 @@ class Offer:
 
 
 class Lanes:
-    """The open lanes and the offers of new ones. A token is valid once, and opens a lane of its tenant.
+    """The open lanes, and offers of new lanes. A token is valid once, and opens a lane of its tenant.
 
-    Accepts connections of the same user, or root, with a valid token; closes those that break the protocol.
+    Accepts connections of the same user, or root, with a valid token; closes connections that break the protocol.
     """
 
     def __init__(self, limit_bytes: int, metrics: Metrics, pinner: Pinner | None, *, has_tenants: bool) -> None:
-        """`limit_bytes` 0: no lanes. `pinner` registers the memory that the device writes to; None: needless."""
+        """Open a socket for lanes, unless `limit_bytes` is 0; `pinner`, if needed, registers memory for the device."""
         self._pinner = pinner
         share = limit_bytes // 2 if has_tenants else None
         self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
         self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
         self._metrics = metrics
         self._lock = threading.Lock()
-        # The oldest first.
+        # Pending offers by token, the oldest first.
         self._offers: dict[bytes, Offer] = {}
         self._lanes: dict[bytes, Lane] = {}
         # An unguessable, unused name.
@@ -112,11 +112,11 @@ class Lanes:
         return self._account.taken
 
     def __len__(self) -> int:
-        """The number of open lanes."""
+        """Return the number of open lanes."""
         return len(self._lanes)
 
     def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
-        """Offer a lane to a tenant; NoLaneError if the worker has none, BusyError if too many are open."""
+        """Offer a lane to a tenant; raises NoLaneError if the worker has none, BusyError if too many are open."""
         if not self._name:
             raise NoLaneError
         token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
@@ -134,7 +134,7 @@ class Lanes:
         return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
 
     def of(self, call: Call) -> NoLane:
-        """The lane that a call names; another tenant's lane counts as missing."""
+        """Return the lane that a call names; another tenant's lane is treated as missing."""
         found = self.find(call.lane_name, call.tenant, call.times)
         if found is None:
             self._fall_back("lost")
@@ -142,7 +142,7 @@ class Lanes:
         return found
 
     def find(self, name: str, tenant: str, times: StageTimes) -> OpenLane | None:
-        """The lane of a call that names it; None if it is not open to the caller, or the lease is over."""
+        """Return the lane that a call names; None if it is not open to the caller, or the lease has ended."""
         named = _NAMED.fullmatch(name)
         lane = self._lanes.get(bytes.fromhex(named[1])) if named else None
         if named is None or lane is None or lane.tenant != tenant:
@@ -151,7 +151,7 @@ class Lanes:
         return None if lease is None else OpenLane(lane, lease, times, self._fall_back)
 
     def freeze(self) -> None:
-        """Lease no memory of open lanes any more, because the device is lost."""
+        """Lease no more memory of open lanes, because the device is lost."""
         with self._lock:
             for lane in self._lanes.values():
                 lane.freeze()
@@ -197,7 +197,7 @@ class Lanes:
         self._selector.register(link, selectors.EVENT_READ, connection)
 
     def _serve(self, connection: _Connection) -> None:
-        """Read one packet: after others' turns the selector tells whether there are more."""
+        """Read one packet. After the turns of other connections, the selector reports whether there are more."""
         try:
             raw = connection.link.recv(PACKET_BYTES + 1)
         except BlockingIOError:
@@ -224,7 +224,7 @@ class Lanes:
         return False
 
     def _make_lane(self, connection: _Connection, token: bytes | None) -> bool:
-        """Create the lane that was offered with a token, not open yet; False if the token is no longer valid."""
+        """Create the lane that was offered with a token, without opening it; False if the token is not valid."""
         with self._lock:
             offer = None if token is None else self._offers.pop(token, None)
             if token is None or offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):

@@ -20,14 +20,14 @@ from lumigrad.v1 import tensor_pb2
 
 
 class LostLane(NoLane):
-    """The lane of a call that names one which is not open to the caller."""
+    """Stands for a lane that a call names but that is not open to the caller."""
 
     def check_room(self, nbytes: int) -> None:
         """Raise LaneLostError."""
         raise LaneLostError
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Create a reader that raises LaneLostError for tensors outside of the payload."""
+        """Create a reader that raises LaneLostError for tensors outside the payload."""
         return LaneReader(payload, _lost)
 
 
@@ -39,7 +39,7 @@ class OpenLane(NoLane):
     """The open lane of a call."""
 
     def __init__(self, lane: Lane, lease: Lease, times: StageTimes, on_fallback: Callable[[str], None]) -> None:
-        """`on_fallback` is called with the reason when a large tensor has to travel in the stream."""
+        """`on_fallback` is called with the reason when a large tensor must travel in the stream."""
         self._lane = lane
         self._lease = lease
         self._times = times
@@ -50,17 +50,17 @@ class OpenLane(NoLane):
         self._read: list[tuple[Region, Lease]] = []
 
     def writer(self, most_bytes: float = math.inf) -> PayloadWriter:
-        """Create a writer that leases a region for each large tensor outside of one."""
+        """Create a writer that leases a region for each large tensor that is not in one."""
         return _ReplyWriter(self._leased, self._made_in, self._note_sent, self._times, most_bytes=most_bytes)
 
     def check_room(self, nbytes: int) -> None:
-        """Raise LaneLostError if the lane has no room for so many bytes."""
+        """Raise LaneLostError if the lane has no room for `nbytes`."""
         if not self._lane.has_room(nbytes):
             self._on_fallback("full")
             raise LaneLostError
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array | None:
-        """Allocate an array in a region for the device; None if it is too small or there is no room."""
+        """Allocate an array in a region for the device; None if the array is small or there is no room."""
         nbytes = dtype.itemsize * math.prod(shape)
         region = self._for_device(nbytes)
         if region is None:
@@ -69,7 +69,7 @@ class OpenLane(NoLane):
         return region.memory[:nbytes].view(dtype).reshape(shape)
 
     def lease(self, nbytes: int) -> LeasedRegion | None:
-        """Lease a region for the device; None if so few bytes travel in the stream, or there is no room."""
+        """Lease a region for the device; None if `nbytes` is small enough for the stream, or there is no room."""
         region = self._for_device(nbytes)
         return None if region is None else (region.number, region.memory)
 
@@ -78,7 +78,7 @@ class OpenLane(NoLane):
         return _UploadReader(payload, self, limit_bytes, allocate)
 
     def find(self, span: tensor_pb2.RegionSpan, field: str) -> tuple[Array, Region, Lease]:
-        """The memory of a span, its region and lease; ProtocolError if the caller does not hold it."""
+        """Return the memory of a span, its region and lease; raises ProtocolError if the caller does not hold it."""
         found = self._lane.leased(span.region)
         if found is None:
             raise ProtocolError(f"{field}.region", "a region that the caller has leased", span.region)
@@ -86,20 +86,20 @@ class OpenLane(NoLane):
         return part_of(region.memory, span, field), region, lease
 
     def find_in_place(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
-        """The memory of a span, whose lease `check_held` checks."""
+        """Return the memory of a span for reading in place; `check_held` checks its lease afterwards."""
         memory, region, lease = self.find(span, field)
         self._read.append((region, lease))
         self.bytes_received += memory.nbytes
         return memory
 
     def check_held(self) -> None:
-        """Raise LaneLostError if the lease of memory that was read in place has ended: it may have changed since."""
+        """Raise LaneLostError if the lease of memory that was read in place has ended, since it may have changed."""
         if any(region.lease is not lease for region, lease in self._read):
             raise LaneLostError
 
     def end(self, *, delivered: bool) -> None:
         """Release the regions that the caller will not read."""
-        # References end here, so that memory is unmapped without the garbage collector.
+        # Drop references, so that memory is unmapped without the garbage collector.
         self._made.clear()
         self._read.clear()
         self._lane.end(self._lease, delivered=delivered)
@@ -122,7 +122,7 @@ class OpenLane(NoLane):
 
 
 class _ReplyWriter(LaneWriter):
-    """Copies tensors that are not in a region yet, and measures the time."""
+    """Copies tensors that are not yet in a region, and measures the time."""
 
     def __init__(
         self,

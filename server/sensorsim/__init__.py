@@ -1,1 +1,1 @@
-"""The rendering contract of driving simulators, on the scenes, jobs and limits of all calls."""
+"""The rendering interface of driving simulators, on top of the scenes, jobs and limits of all calls."""

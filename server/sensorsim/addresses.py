@@ -1,4 +1,4 @@
-"""Scenes that callers name by address: what is below the operator's folders, in `file:` addresses, and nothing else."""
+"""Scenes that callers name by `file:` address: only files below the operator's folders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lumigrad.protos.drive.manifest import NAME
 from lumigrad.server.core.errors import UnknownNameError
 from lumigrad.server.core.limits import require
 
-# Metadata of NuRec's clients: the address of a scene, and the name by which requests call it.
+# Metadata of NuRec's clients: the address of a scene, and the name that requests use for it.
 URL, SCENE_ID = "x-nre-scene-url", "x-nre-scene-id"
 _LIMIT = f"the file: address of a folder with a {NAME}, or of that file, below the worker's --sensorsim"
-# Formats of one file: others name further files, which might be elsewhere.
+# Single-file formats: other formats refer to further files, which might be elsewhere.
 SUFFIXES = (".ply", ".spz", ".splat", ".ksplat", ".sog")
 _NAME = "name"
 _FILE_LIMIT = f"the file: address of a {', '.join(SUFFIXES)} below the worker's --scene-files"
@@ -21,17 +21,17 @@ _SHOWN = 200
 
 
 def manifest_at(url: str, root: Path) -> Path:
-    """The manifest at an address; callers learn nothing about files elsewhere."""
+    """Return the manifest at an address; callers learn nothing about files elsewhere."""
     place = _place(url, root, URL, _LIMIT)
     file = place if place.name == NAME else place / NAME
-    # Not of the path itself, which raises for long names.
+    # Not `Path.is_file`, which raises for long names.
     if not isfile(file):
         raise UnknownNameError(URL, _LIMIT, url[:_SHOWN])
     return file
 
 
 def scene_file_at(address: str, root: Path) -> Path:
-    """The file of Gaussians at an address; likewise."""
+    """Return the file of Gaussians at an address; callers learn nothing about files elsewhere."""
     place = _place(address, root, _NAME, _FILE_LIMIT)
     is_one = place.suffix.lower() in SUFFIXES and isfile(place)
     require(is_one, _NAME, _FILE_LIMIT, address[:_SHOWN])
@@ -39,7 +39,7 @@ def scene_file_at(address: str, root: Path) -> Path:
 
 
 def _place(url: str, root: Path, field: str, limit: str) -> Path:
-    """The path at an address, with links resolved, which is below the root."""
+    """Return the path at an address, with links resolved; it must be below the root."""
     shown = url[:_SHOWN]
     try:
         parts = urlsplit(url)
@@ -51,7 +51,7 @@ def _place(url: str, root: Path, field: str, limit: str) -> Path:
     try:
         place = path.resolve()
     except (OSError, RuntimeError):
-        # Links in a circle.
+        # Circular links.
         place = Path(path.anchor)
     require(place.is_relative_to(root.resolve()), field, limit, shown)
     return place

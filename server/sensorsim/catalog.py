@@ -31,47 +31,46 @@ from lumigrad.server.sensorsim.addresses import SCENE_ID, URL, manifest_at
 from lumigrad.server.storage.named import NamedScene, NamedScenes
 from lumigrad.v1 import scene_pb2
 
-# Functions of a path that return an object with `tensors`, float32 arrays by the names of GaussianCloud's fields. They
-# are entry points because the server does not import the client, which has them.
+# Functions that read a path and return an object with `tensors`, float32 arrays by the names of GaussianCloud's fields.
+# They are entry points because the client has them, which the server does not import.
 READERS = "lumigrad.scene_readers"
 _READER = "gaussians"
 _TENSORS = ("means", "quats", "scales", "opacities", "sh")
-# Ego masks are kept scaled to the sizes of pictures, up to this many bytes in all.
+# Limit on the bytes of cached ego masks, scaled to the sizes of pictures.
 _SCALED_MASK_BYTES = 32 << 20
 
 MaskId = tuple[str, str]
-# The time of the last change of a file, ns, and its size.
+# The modification time of a file, ns, and its size.
 FileState = tuple[int, int]
 # Bytes of a pixel of an ego mask.
 MASK_BYTES = 4
 
 
 class DriveScene:
-    """Scene of a catalogue: its manifest, and the Gaussians of its files, one file after the other."""
+    """A scene of the catalogue: its manifest, and the Gaussians of its files, one file after the other."""
 
     def __init__(self, manifest: Manifest, read: Callable[[Path], Any]) -> None:
-        """`read` is the reader of a file of Gaussians."""
+        """`read` reads a file of Gaussians."""
         self.manifest = manifest
         self.scene_id = manifest.scene_id
         self._read = read
-        # The number of Gaussians in each file, by the content as which the files were stored: tenants read them at
-        # different times.
+        # The number of Gaussians in each file, by the stored content, since tenants read the files at different times.
         self._counts: dict[str, Sequence[int]] = {}
 
     def stored(self, content_hash: str, reader: PayloadReader) -> None:
-        """Remember the numbers of Gaussians of files that `load` has read."""
+        """Remember the numbers of Gaussians in the files that `load` has read."""
         assert isinstance(reader, _Buffers)
         self._counts[content_hash] = reader.counts
 
     def slices(self, content_hash: str) -> list[tuple[int, int]]:
-        """The first Gaussian of each file in stored content, and the one after its last."""
+        """Return the first and last + 1 Gaussian of each file in stored content."""
         counts = self._counts.get(content_hash)
         if counts is None:
             raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")
         return list(pairwise(np.cumsum([0, *counts]).tolist()))
 
     def load(self, allocate: Allocate, _: Reserve) -> tuple[scene_pb2.Scene, PayloadReader]:
-        """Read all files into one cloud, in which each file's Gaussians keep its axes; nothing is copied elsewhere."""
+        """Read all files into one cloud, in which each file's Gaussians keep their axes. Reserves no extra memory."""
         parts = [self._tensors(file) for file in self.manifest.files]
         most = max(part["sh"].shape[1] for part in parts)
         for part in parts:
@@ -88,7 +87,7 @@ class DriveScene:
         return scene, _Buffers(writer, counts)
 
     def _tensors(self, file: GaussianFile) -> dict[str, Array]:
-        """The tensors of a file in metres."""
+        """Return the tensors of a file in metres."""
         try:
             tensors = dict(self._read(file.path).tensors)
             found = {name: np.asarray(tensors[name], np.float32) for name in _TENSORS}
@@ -96,7 +95,7 @@ class DriveScene:
             raise
         except Exception as error:
             place = file.path.relative_to(self.manifest.folder)
-            # No path of this machine is sent to callers.
+            # Do not send paths of this machine to callers.
             why = str(error).removeprefix("path: ").replace(str(file.path), "").strip(": ")
             raise SceneFilesError(f"scene {self.scene_id}: {place}: {why or type(error).__name__}") from error
         for name in ("means", "scales"):
@@ -105,7 +104,7 @@ class DriveScene:
 
 
 class _Buffers(PayloadReader):
-    """Views the tensors of a writer where they are."""
+    """Reads the tensors of a writer without copying them."""
 
     def __init__(self, writer: PayloadWriter, counts: Sequence[int]) -> None:
         """`counts` are the numbers of Gaussians of the files."""
@@ -122,17 +121,17 @@ class _Buffers(PayloadReader):
 
 
 class Catalog:
-    """All driving scenes, by their names in requests."""
+    """All driving scenes, by the names that requests use."""
 
     def __init__(self, manifests: Sequence[Manifest], read: Callable[[Path], Any], root: Path = Path()) -> None:
-        """`root` is the folder of all scenes. Raises ConfigError for ego masks that are no pictures or differ."""
+        """`root` is the folder of all scenes. Raises ConfigError for ego masks that are no pictures, or conflict."""
         self._read = read
         self._root = root
         self._scenes: dict[str, DriveScene] = {}
-        # The scene of each manifest that a call has named, and the state of the file at that time: one for each scene.
+        # For each manifest that a call has named, the state of the file at that time and the name of its scene.
         self._admitted: dict[Path, tuple[FileState | None, str]] = {}
         self.named = NamedScenes()
-        # Masks of all scenes: they belong to cameras of rigs.
+        # Masks of all scenes, since they belong to cameras of rigs, not to scenes.
         self._masks: dict[MaskId, bytes] = {}
         self._lock = threading.Lock()
         self._scaled: OrderedDict[tuple[MaskId, int, int], Image.Image] = OrderedDict()
@@ -141,7 +140,7 @@ class Catalog:
 
     @staticmethod
     def open(folder: str) -> Catalog:
-        """Read the manifests in a folder; ConfigError for one that is invalid."""
+        """Read the manifests in a folder; raises ConfigError if one is invalid."""
         try:
             manifests = read_manifests(folder)
         except ManifestError as error:
@@ -154,7 +153,7 @@ class Catalog:
         return self._scenes
 
     def admit(self, url: str, scene_id: str) -> None:
-        """Add the scene at an address, whose name has to be `scene_id` unless that is empty; nothing if it is known."""
+        """Add the scene at an address, unless it is known; its name must be `scene_id`, if that is given."""
         file = manifest_at(url, self._root)
         state = state_of(file)
         known_state, name = self._admitted.get(file, (None, ""))
@@ -171,7 +170,7 @@ class Catalog:
             self._admitted[file] = state, name
 
     def _admit(self, found: Manifest, file: Path) -> None:
-        """Add the scene of a manifest, or check that it is the one of its name."""
+        """Add the scene of a manifest, or check that its name does not refer to another scene."""
         name = found.scene_id
         with self._lock:
             known = self._scenes.get(name)
@@ -186,12 +185,12 @@ class Catalog:
         require(is_same, URL, f"the address of the one scene called {name}", "that of another folder")
 
     def log_doubts(self) -> None:
-        """Log what is probably wrong in the manifests."""
+        """Log probable mistakes in the manifests."""
         for scene in self._scenes.values():
             _log_doubts(scene.manifest)
 
     def _add(self, manifest: Manifest) -> None:
-        # All are checked first: a scene that is refused leaves no masks.
+        # Check all masks first, so that a refused scene leaves none.
         self._masks.update([self._checked_mask(mask, manifest) for mask in manifest.ego_masks])
         scene = DriveScene(manifest, self._read)
         self.named.add(NamedScene(scene.scene_id, scene.load, scene.stored))
@@ -199,15 +198,15 @@ class Catalog:
 
     @property
     def masks(self) -> Sequence[MaskId]:
-        """Camera and rig of each ego mask."""
+        """The camera and rig of each ego mask."""
         return list(self._masks)
 
     def has_mask(self, name: MaskId) -> bool:
-        """Whether there is such an ego mask."""
+        """Return whether an ego mask exists."""
         return name in self._masks
 
     def mask(self, name: MaskId, width: int, height: int) -> Image.Image:
-        """An ego mask, RGBA, scaled to a size."""
+        """Return an ego mask, RGBA, scaled to a size."""
         key = name, width, height
         with self._lock:
             found = self._scaled.get(key)
@@ -240,7 +239,7 @@ class Catalog:
 
 
 def gaussian_reader(option: str) -> Callable[[Path], Any]:
-    """The reader of files of Gaussians; ConfigError, which names `option`, if none is installed."""
+    """Return the reader of files of Gaussians; raises ConfigError, which names `option`, if none is installed."""
     readers = {entry.name: entry for entry in entry_points(group=READERS)}
     if _READER not in readers:
         what = f"an entry point {_READER} in the group {READERS}, which reads their files, as Lumigrad's client has"
@@ -249,7 +248,7 @@ def gaussian_reader(option: str) -> Callable[[Path], Any]:
 
 
 def state_of(file: Path) -> FileState | None:
-    """Time and size of a file, which change when it does; None: it has gone."""
+    """Return the time and size of a file, which change when it does; None if it is gone."""
     try:
         found = file.stat()
     except OSError:
@@ -263,7 +262,7 @@ def _log_doubts(manifest: Manifest) -> None:
 
 
 def _without(folder: Path, error: Exception) -> str:
-    """The text of an error without paths of this machine."""
+    """Return the text of an error without paths of this machine."""
     return str(error).replace(f"{folder}{os.sep}", "").removeprefix("--sensorsim: ")
 
 

@@ -1,4 +1,4 @@
-"""Files of Gaussians that callers store by their `https:` addresses, below addresses that the operator allows."""
+"""Files of Gaussians that callers store by `https:` address, below addresses that the operator allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ADDRESS_LIMIT = f"the https: address of a {', '.join(SUFFIXES)} below one of th
 _DIGEST = re.compile(r"sha256=([0-9a-f]{64})")
 _DIGEST_LIMIT = "an address that ends in #sha256= and the 64 digits that `sha256sum` prints for the file"
 _SHOWN = 200
-# Addresses whose content is remembered; a file is downloaded again after so many others.
+# The number of addresses whose content is remembered; a file is downloaded again after this many others.
 _MOST_KNOWN = 1024
 _BLOCK_BYTES = 1 << 20
 # The longest wait for the next bytes, and for the whole file.
@@ -42,16 +42,16 @@ class SceneDownloads:
     """The files below a few https: addresses."""
 
     def __init__(self, roots: Sequence[str], read: Callable[[Path], Any], most_bytes: int) -> None:
-        """`read` is the reader of a file, which may have `most_bytes`."""
+        """`read` reads a file of at most `most_bytes`."""
         self._roots = [urlsplit(root if root.endswith("/") else f"{root}/") for root in roots]
         self._read, self._most_bytes = read, most_bytes
         self._opener = urllib.request.build_opener(_Redirects(self._is_below))
-        # The file of an address never changes: its digest is part of the address.
+        # The file at an address never changes, because its digest is part of the address.
         self.at = lru_cache(_MOST_KNOWN)(self._scene)
 
     @staticmethod
     def open(roots: str, most_bytes: int) -> SceneDownloads:
-        """Serve addresses, separated by commas; ConfigError for one that is no https: address."""
+        """Serve addresses, separated by commas; raises ConfigError if one is not an https: address."""
         found = [root.strip() for root in roots.split(",")]
         for root in found:
             try:
@@ -64,7 +64,7 @@ class SceneDownloads:
         return SceneDownloads(found, gaussian_reader(_OPTION), most_bytes)
 
     def _scene(self, address: str) -> NamedScene:
-        """The scene at an address."""
+        """Return the scene at an address."""
         shown = address[:_SHOWN]
         try:
             parts = urlsplit(address)
@@ -78,7 +78,7 @@ class SceneDownloads:
         url = parts._replace(fragment="").geturl()
 
         def load(allocate: Allocate, reserve: Reserve) -> tuple[scene_pb2.Scene, PayloadReader]:
-            # The file has no name, so that nothing of it stays if the process is killed; readers open it by a link.
+            # The file is unnamed, so that nothing of it stays if the process is killed; readers open it through a link.
             with tempfile.TemporaryFile() as content, tempfile.TemporaryDirectory(prefix="lumigrad-") as folder:
                 self._download(url, digest[1], content, reserve)
                 file = Path(folder) / f"scene{suffix}"
@@ -90,7 +90,7 @@ class SceneDownloads:
         return NamedScene(address, load, lambda *_: None, is_remote=True)
 
     def _is_below(self, parts: SplitResult) -> bool:
-        """Whether an address is below one that the operator allows."""
+        """Return whether an address is below one of those that the operator allows."""
         try:
             place = parts.scheme, parts.hostname, parts.port, parts.username
         except ValueError:
@@ -101,7 +101,7 @@ class SceneDownloads:
         )
 
     def _download(self, url: str, digest: str, to: IO[bytes], reserve: Reserve) -> None:
-        """Write what is at an address to a file, whose bytes it reserves; SceneFilesError unless it has this digest."""
+        """Download an address to a file, reserving its bytes; raises SceneFilesError unless it has this digest."""
         try:
             with self._opener.open(url, timeout=_SILENCE_S) as answer:
                 found = self._copied(url, answer, to, reserve)
@@ -117,7 +117,8 @@ class SceneDownloads:
         until, size, digest = time.monotonic() + _LONGEST_S, 0, hashlib.sha256()
         announced, counted = int(answer.headers.get("Content-Length") or 0), 0
         while True:
-            # One read: waiting for a whole block, a server that sends single bytes would escape the limit of time.
+            # A single read: if this waited for a whole block, a server that sends single bytes could exceed the time
+            # limit.
             block = answer.read1(_BLOCK_BYTES)
             size += len(block)
             known = max(size, announced)
@@ -135,7 +136,7 @@ class SceneDownloads:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to addresses that the operator allows, and no others."""
+    """Follows redirections only to addresses that the operator allows."""
 
     def __init__(self, is_allowed: Callable[[SplitResult], bool]) -> None:
         self._is_allowed = is_allowed
@@ -149,10 +150,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _is_canonical(parts: SplitResult) -> bool:
-    """Whether servers see the path that is written: without steps upwards, escaped or not."""
+    """Return whether servers see the path as written, without "." or ".." segments, escaped or not."""
     once = unquote(parts.path)
     readings = [path.replace("\\", "/").split("/") for path in (once, unquote(once))]
     seen = parts.path + parts.query
     is_plain = seen.isascii() and seen.isprintable() and " " not in seen and parts.username is None
-    # Some servers take what follows a semicolon for no part of a step.
+    # Some servers ignore what follows a semicolon in a segment.
     return is_plain and not any(step.partition(";")[0] in (".", "..") for steps in readings for step in steps)

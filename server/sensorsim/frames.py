@@ -1,7 +1,7 @@
-"""Frames of driving simulators as requests of the Gaussian engine.
+"""Frames of driving simulators as requests to the Gaussian engine.
 
-Poses are those of camera and objects in the local frame, times microseconds. Everything is moved by a point near the
-camera first, in float64: a car may be kilometres from the origin.
+Poses are those of the camera and objects in the local frame, and times are in microseconds. Everything is first moved
+by a point near the camera, in float64, because a car may be kilometres from the origin.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lumigrad.server.sensorsim.lenses import Optics, Size, check_finite_message,
 from lumigrad.server.sensorsim.pictures import PictureStyle
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2
 
-# Pose of the Gaussians of a track that is not there at the time of a frame: so far below that they are behind every
+# Pose for the Gaussians of a track that is absent at the time of a frame: so far below that they are behind every
 # camera or beyond the far plane.
 _NOWHERE = RigidPose(np.array([0.0, 0.0, -1e15]), np.array([1.0, 0.0, 0.0, 0.0]))
-# Known ids in an error text.
+# The most known ids shown in an error text.
 _SHOWN = 10
 
 Pair = tuple[RigidPose, RigidPose]
@@ -36,13 +36,13 @@ _Request = sensorsim_pb2.RGBRenderRequest | sensorsim_pb2.LidarRenderRequest
 
 @dataclass(frozen=True, eq=False)
 class DriveFrame:
-    """A checked request for one picture.
+    """A checked request for one picture or scan.
 
     Attributes:
-        field: the path of the request, with a final ".", or empty.
-        sensor: camera to local, at the start and at the end of the frame.
-        tracks: object to local at both ends, for each track of the scene in turn; None: it is not there.
-        style: how it becomes a picture; the name of a lidar: it is a scan.
+        field: The path of the request, with a final ".", or empty.
+        sensor: The poses, camera to local, at the start and at the end of the frame.
+        tracks: The poses, object to local, at both ends, for each track of the scene; None for absent tracks.
+        style: How the render becomes a picture, or the name of the lidar for a scan.
     """
 
     field: str
@@ -55,17 +55,17 @@ class DriveFrame:
 
     @property
     def is_scan(self) -> bool:
-        """Whether it is a scan of a lidar instead of a picture."""
+        """Whether it is a lidar scan instead of a picture."""
         return isinstance(self.style, str)
 
     @property
     def origin(self) -> Float64:
-        """Position of the camera at the start, [3]."""
+        """The position of the camera at the start, [3]."""
         return self.sensor[0].position
 
     @cached_property
     def launch_key(self) -> Hashable:
-        """Equal for frames of a scene that can share a launch, as far as their origins are close to one another."""
+        """A key that is equal for frames of a scene that can share a launch if their origins are close."""
         sensor = self.optics.sensor
         glass = sensor.windshield
         lens = sensor.WhichOneof("lens"), *(len(getattr(glass, field.name)) for field in glass.DESCRIPTOR.fields)
@@ -74,7 +74,7 @@ class DriveFrame:
         return self.size, lens, self.optics.is_wide, self.optics.is_rolling, places
 
     def camera(self, origin: Float64) -> camera_pb2.Camera:
-        """The camera of the engine's request, in the local frame moved to `origin`."""
+        """Return the camera for the engine's request, in the local frame moved to `origin`."""
         sensor = camera_pb2.SensorCamera()
         sensor.CopyFrom(self.optics.sensor)
         sensor.start.CopyFrom(_view(self.sensor[0], origin))
@@ -83,7 +83,7 @@ class DriveFrame:
         return camera_pb2.Camera(width=self.size.width, height=self.size.height, sensor=sensor)
 
     def spec(self, origin: Float64, content_hash: str) -> render_pb2.RenderSpec:
-        """The request of the engine, in the local frame moved to `origin`, for the scene stored with this content."""
+        """Return the engine's request, in the local frame moved to `origin`, for the scene stored with this content."""
         background = self.scene.manifest.background
         outputs = scans.OUTPUTS if self.is_scan else ("color",)
         settings = gaussians_pb2.GaussianSettings(
@@ -116,14 +116,14 @@ def _bytes(pose: RigidPose) -> bytes:
 
 
 def _view(pose: RigidPose, origin: Float64) -> camera_pb2.CameraPose:
-    """World to camera of a camera-to-local pose."""
+    """Return the world-to-camera pose of a camera-to-local pose, relative to `origin`."""
     rotation = pose.rotation.T
     translation = -rotation @ (pose.position - origin)
     return camera_pb2.CameraPose(rotation=rotation.ravel().tolist(), translation=translation.tolist())
 
 
 def scene_of(catalog: Catalog, scene_id: str, field: str) -> DriveScene:
-    """The scene of a request; `field` is the path of its id."""
+    """Return the scene of a request; `field` is the path of its id."""
     scene = catalog.scenes.get(scene_id)
     if scene is None:
         names = list(catalog.scenes)
@@ -151,7 +151,7 @@ def frame_of(
 def scan_of(
     request: sensorsim_pb2.LidarRenderRequest, catalog: Catalog, field: str, count_unknown: Callable[[], object]
 ) -> DriveFrame:
-    """Check a request for a scan, as `frame_of`."""
+    """Check a request for a scan, as `frame_of` does for pictures."""
     scene = scene_of(catalog, request.scene_id, f"{field}scene_id")
     _check_times(request, scene, field)
     name = scans.lidar_of(request, field)
@@ -168,7 +168,7 @@ def _placed(
     field: str,
     count_unknown: Callable[[], object],
 ) -> DriveFrame:
-    """A frame at the poses of a request."""
+    """Return a frame at the poses of a request."""
     ends = ("start_pose", "end_pose") if optics.is_rolling else ("start_pose",)
     return DriveFrame(
         field=field,
@@ -192,7 +192,7 @@ def _check_times(request: _Request, scene: DriveScene, field: str) -> None:
 def _pair(message: sensorsim_pb2.PosePair, ends: Sequence[str], field: str) -> Pair:
     poses = [_pose(getattr(message, end), f"{field}.{end}") for end in ends]
     if len(ends) == 1:
-        # A global shutter has no use for it, but what is no number is a fault of the caller's.
+        # A global shutter does not use the end pose, but NaN or infinity is still the caller's mistake.
         check_finite_message(message.end_pose, f"{field}.end_pose")
     return poses[0], poses[-1]
 
@@ -216,7 +216,7 @@ def _tracks(
     field: str,
     count_unknown: Callable[[], object],
 ) -> list[Pair | None]:
-    """The poses of each track: as the request moves it, else as recorded, while it was."""
+    """Return the poses of each track: as the request moves it, else as recorded, or None outside its recording."""
     known = {track.track_id for track in scene.manifest.tracks}
     moved: dict[str, Pair] = {}
     for index, item in enumerate(request.dynamic_objects):
@@ -235,7 +235,7 @@ def _tracks(
     ]
 
 
-# Paths in the engine's request, and those in the simulator's.
+# Patterns of paths in the engine's request, and the paths in the simulator's request.
 _PARAMETERS: Mapping[str, str] = {
     r"pinhole\.(radial|tangential|thin_prism)": r"camera_intrinsics.opencv_pinhole_param.\1_coeffs",
     r"pinhole\.f([xy])": r"camera_intrinsics.opencv_pinhole_param.focal_length_\1",
@@ -255,7 +255,7 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def error_about(frame: DriveFrame, error: InvalidArgumentError) -> InvalidArgumentError:
-    """An error about the engine's request as one about the simulator's."""
+    """Convert an error about the engine's request to one about the simulator's."""
     for pattern, path in _PARAMETERS.items():
         found = re.search(rf"cameras\[\d+\]\.sensor\.{pattern}$", error.field)
         if found is not None:

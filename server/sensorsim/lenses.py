@@ -1,6 +1,6 @@
-"""Cameras of driving simulators as sensors: sizes, lenses and windshields.
+"""Cameras of driving simulators, converted to sensors: sizes, lenses and windshields.
 
-Lenses belong to the camera's own size; those of a picture of another size are scaled.
+Lens parameters refer to the camera's own size, and are scaled for pictures of another size.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lumigrad.kernels.gaussians.lens import smallest_root
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.v1 import camera_pb2
 
-# Angle from the axis beyond which Gaussians are sorted by distance: their Z may be 0 or negative.
+# Angle from the axis beyond which Gaussians are sorted by distance, because their Z may be 0 or negative.
 _WIDE = math.radians(80.0)
 _MOST_PIXELS = 1 << 31
 _COEFFICIENTS = 6
-# Halvings of the range of an angle: to the limit of float64.
+# Bisection steps for an angle, down to the precision of float64.
 _HALVINGS = 60
 _SHUTTERS = {
     sensorsim_pb2.UNKNOWN: camera_pb2.SHUTTER_GLOBAL,
@@ -50,7 +50,7 @@ class Size:
 
 
 def size_of(request: sensorsim_pb2.RGBRenderRequest, limits: Limits, field: str) -> Size:
-    """The size of a picture: with the camera's aspect, and covering what was asked for."""
+    """Return the size of a picture, which has the camera's aspect ratio and covers the requested size."""
     width, height, spec = request.resolution_w, request.resolution_h, request.camera_intrinsics
     for name, pixels in (("resolution_w", width), ("resolution_h", height)):
         require(0 < pixels < _MOST_PIXELS, f"{field}{name}", f"1 to {_MOST_PIXELS - 1} pixels", pixels)
@@ -71,7 +71,7 @@ class Optics:
 
     Attributes:
         sensor: A sensor with its lens, windshield and shutter, but without poses.
-        is_wide: Whether Gaussians have to be sorted by distance.
+        is_wide: Whether Gaussians must be sorted by distance.
     """
 
     sensor: camera_pb2.SensorCamera
@@ -84,7 +84,7 @@ class Optics:
 
 
 def optics_of(spec: sensorsim_pb2.CameraSpec, size: Size, field: str) -> Optics:
-    """The lens for pictures of a size; `field` is the path of the camera in the request."""
+    """Return the lens for pictures of a size; `field` is the path of the camera in the request."""
     model = spec.WhichOneof("camera_param")
     require(model is not None, field, f"one of {', '.join(_LENSES)}", "none")
     require(spec.shutter_type in _SHUTTERS, f"{field}.shutter_type", "a known shutter", spec.shutter_type)
@@ -112,7 +112,7 @@ def check_finite_message(message: Message, field: str) -> None:
 
 
 def _padded(values: Sequence[float], most: int, field: str) -> list[float]:
-    """Coefficients, of which missing ones are 0; none if all are."""
+    """Return coefficients, filled up with zeros; empty if all are 0."""
     require(len(values) <= most, field, f"at most {most} coefficients", len(values))
     return [*values, *[0.0] * (most - len(values))] if any(values) else []
 
@@ -151,7 +151,7 @@ def _pinhole(
 
 
 def _angle(given: float, furthest: float, field: str) -> float:
-    """The largest visible angle: as given, else that of the furthest corner."""
+    """Return the largest visible angle: the given one, or else that of the furthest corner."""
     require(given >= 0.0, f"{field}.max_angle", "an angle >= 0, radians", given)
     return min(given or furthest, math.pi)
 
@@ -188,7 +188,7 @@ def _ftheta(lens: sensorsim_pb2.FthetaCameraParam, sensor: camera_pb2.SensorCame
     linear = [cde.linear_c, cde.linear_d, cde.linear_e]
     c, d, e = linear = linear if any(linear) else [1.0, 0.0, 0.0]
     require(abs(c - d * e) > 1e-8, f"{field}.linear_cde", "c - d e other than 0", linear)
-    # The centre of the first pixel is at 0 in the calibration, and at 0.5 in ours.
+    # The centre of the first pixel is at 0 in the calibration, and at 0.5 in our cameras.
     cx, cy = ((value + 0.5) * size.scale for value in (lens.principal_point_x, lens.principal_point_y))
     inverse = np.linalg.inv([[c, d], [e, 1.0]])
     distance = max(float(np.linalg.norm(inverse @ (x - cx, y - cy))) for x, y in size.corners)
@@ -209,7 +209,7 @@ def _ftheta(lens: sensorsim_pb2.FthetaCameraParam, sensor: camera_pb2.SensorCame
     return widest
 
 
-# Functions that add a lens to a sensor, and return its largest visible angle; of a pinhole 0.
+# Functions that add a lens to a sensor and return its largest visible angle, or 0 for a pinhole.
 _LENSES: Mapping[str, Callable[[Any, camera_pb2.SensorCamera, Size, str], float]] = {
     "ftheta_param": _ftheta,
     "opencv_pinhole_param": _pinhole,
@@ -223,7 +223,7 @@ def _fold(polynomial: Sequence[float]) -> float:
 
 
 def _value(polynomial: Sequence[float], at: float) -> float:
-    """The value by Horner's rule, which overflows to infinity where powers would raise."""
+    """Return the value by Horner's rule, which overflows to infinity where powers would raise."""
     value = 0.0
     for c in reversed(polynomial):
         value = value * at + c
@@ -231,7 +231,7 @@ def _value(polynomial: Sequence[float], at: float) -> float:
 
 
 def _angle_at(polynomial: Sequence[float], distance: float) -> float:
-    """The angle up to half a turn at which a polynomial reaches a distance; if it does not, the one where it ends."""
+    """Return the angle, at most half a turn, at which a polynomial reaches a distance, or where it ends."""
     low, high = 0.0, min(math.pi, _fold(polynomial))
     if _value(polynomial, high) <= distance:
         return high

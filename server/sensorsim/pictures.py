@@ -1,4 +1,4 @@
-"""Pictures of driving simulators: ego masks laid over renders, and file formats."""
+"""Pictures for driving simulators: ego masks over renders, and file formats."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PictureStyle:
 
     Attributes:
         image_format: PNG, JPEG or RGB_UINT8_PLANAR.
-        quality: quality of JPEG, 1 to 100.
-        mask: the ego mask that is laid over it.
+        quality: The quality of JPEG, 1 to 100.
+        mask: The ego mask to lay over the render.
     """
 
     image_format: int
@@ -35,7 +35,7 @@ class PictureStyle:
 
     @staticmethod
     def of(request: sensorsim_pb2.RGBRenderRequest, catalog: Catalog, field: str) -> PictureStyle:
-        """Check the fields of a request that are about its picture."""
+        """Check the fields of a request that concern its picture."""
         number = request.image_format
         require(number in _KNOWN, f"{field}image_format", "PNG, JPEG, RGB_UINT8_PLANAR or UNDEFINED", _name(number))
         mask = None
@@ -46,7 +46,7 @@ class PictureStyle:
                 raise UnknownNameError(f"{field}ego_mask_id", limit, f"{name[0]!r} of rig {name[1]!r}")
             mask = name
         quality = request.image_quality
-        # NaN is no quality either.
+        # This also refuses NaN.
         limit = "0 for 95, or above 0 to 1, or 1 to 100"
         require(0.0 <= quality <= 100.0, f"{field}image_quality", limit, quality)
         percent = quality * 100 if quality <= 1.0 else quality

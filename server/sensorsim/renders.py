@@ -1,4 +1,4 @@
-"""Renders frames of driving simulators: frames that fit together in one launch, encoded beside one another."""
+"""Renders frames of driving simulators: compatible frames in one launch, with parallel encoding."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2
 
-# Cameras of one car share the point that everything is moved by, so that they can share a launch.
+# Cameras of one car, at most this far apart, share the origin that everything is moved to, so that they can share a
+# launch.
 _SHARED_ORIGIN_M = 8.0
 _LEVELS = ImageFormats({"color": image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)})
 _MOST_ENCODERS = 8
 
-# Result of a frame: the bytes of its picture, or of the points of its scan, or an error that is its own.
+# Result of a frame: the bytes of its picture, or of the points of its scan, or an error of this frame.
 Outcome = bytes | Exception
 
 
 class _Launch:
-    """Frames of one scene that are rendered together: of one size, one kind of lens, and the same places of tracks."""
+    """Frames of one scene that are rendered together: they have the same size, kind of lens and poses of tracks."""
 
     def __init__(self, frame: DriveFrame, content_hash: str) -> None:
         self.frames = [frame]
@@ -48,12 +49,12 @@ class _Launch:
         self.spec = frame.spec(self.origin, content_hash)
 
     def has_room(self, limits: Limits) -> bool:
-        """Whether a launch may have another frame of this size."""
+        """Return whether another frame of this size fits."""
         more, size = len(self.frames) + 1, self.frames[0].size
         return more <= limits.cameras and more * size.width * size.height <= limits.pixels
 
     def add(self, frame: DriveFrame) -> None:
-        """Add a frame with the same key, from a place nearby."""
+        """Add a frame with the same key and a nearby origin."""
         self.frames.append(frame)
         self.spec.cameras.append(frame.camera(self.origin))
 
@@ -67,8 +68,8 @@ class FrameRenderer:
     def render(self, frames: Sequence[DriveFrame], runtime: Runtime, call: Call) -> list[Outcome]:
         """Render frames; an error of one frame does not affect the others.
 
-        Raises what is wrong with the call as a whole: a deadline, a worker that stops, and a full queue at its start.
-        Once a frame is rendered, the others wait for places in the queue.
+        Raises errors of the call as a whole: a passed deadline, a stopping worker, or a queue that is full at the
+        start. Once one frame is rendered, the others wait for places in the queue.
         """
         call.record.engine, call.record.operation = GAUSSIANS.name, "forward"
         call.record.facts["cameras"] = len(frames)
@@ -91,7 +92,7 @@ class FrameRenderer:
     def _render(
         self, launch: _Launch, stored: StoredScene, runtime: Runtime, call: Call, *, is_first: bool
     ) -> dict[DriveFrame, Outcome]:
-        """Render frames together; if that is refused, one by one. `is_first`: no frame is rendered yet."""
+        """Render frames together or, if that is refused, one by one. With `is_first`, no frame is rendered yet."""
         call.check()
         try:
             return self._run(launch, stored, runtime, call, waits=not is_first)
@@ -135,7 +136,7 @@ class FrameRenderer:
             return dict(zip(launch.frames, self._encoded(launch.frames, views), strict=True))
 
     def _encoded(self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]]) -> list[bytes]:
-        """Files and points, by threads of the call's own: in shared ones it would wait for those of others."""
+        """Encode files and points, on the call's own threads: on shared threads, calls would wait for each other."""
 
         def encode(frame: DriveFrame, view: tuple[Array, ...]) -> bytes:
             if isinstance(frame.style, str):
@@ -149,7 +150,7 @@ class FrameRenderer:
 
 
 def _extra_bytes(frames: Sequence[DriveFrame]) -> int:
-    """Memory of the ego masks, scaled to the pictures, and of the points of scans."""
+    """Return the memory of the ego masks, scaled to the pictures, and of the points of scans."""
     return sum(_pixel_bytes(frame) * frame.size.width * frame.size.height for frame in frames)
 
 
@@ -160,7 +161,7 @@ def _pixel_bytes(frame: DriveFrame) -> int:
 
 
 def _launches(frames: Sequence[DriveFrame], stored: StoredScene, limits: Limits, call: Call) -> list[_Launch]:
-    """Group frames; the work grows with their number, and ends with the call."""
+    """Group frames into launches; stops if the call ends, since there may be many frames."""
     launches: list[_Launch] = []
     # Launches that may have room, by the key of their frames.
     open_launches: dict[Hashable, list[_Launch]] = {}
@@ -179,7 +180,7 @@ def _launches(frames: Sequence[DriveFrame], stored: StoredScene, limits: Limits,
 
 
 def _near(launches: Sequence[_Launch], frame: DriveFrame) -> _Launch | None:
-    """The first launch whose origin is close enough to a frame's."""
+    """Return the first launch whose origin is close enough to that of a frame."""
     if not launches:
         return None
     distances = np.linalg.norm(np.stack([launch.origin for launch in launches]) - frame.origin, axis=1)
@@ -188,7 +189,7 @@ def _near(launches: Sequence[_Launch], frame: DriveFrame) -> _Launch | None:
 
 
 def _own(error: Exception, *, is_first: bool) -> Exception:
-    """The error as that of a frame; raises it if the call can be repeated and loses nothing, as nothing is rendered."""
+    """Return an error as that of a frame; raises it if nothing is rendered yet and repeating the call can help."""
     if is_first and isinstance(error, DeviceMemoryError | BusyError) and error.retry_seconds is not None:
         raise error
     return error

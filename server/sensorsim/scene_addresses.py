@@ -12,7 +12,7 @@ from lumigrad.server.storage.named import NamedScene
 
 
 def scene_addresses(config: Config) -> Callable[[str], NamedScene] | None:
-    """The function that finds scenes by address; None if the operator allows none. Raises ConfigError."""
+    """Return a function that finds scenes by address; None if the operator allows no addresses. Raises ConfigError."""
     most = config.max_payload_bytes
     files = SceneFiles.open(config.scene_files, most) if config.scene_files else None
     downloads = SceneDownloads.open(config.scene_urls, most) if config.scene_urls else None

@@ -1,4 +1,4 @@
-"""Files of Gaussians that callers store by address, see `addresses`."""
+"""Files of Gaussians that callers store by `file:` address, see `addresses`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class SceneFiles:
     """The files below a folder."""
 
     def __init__(self, root: Path, read: Callable[[Path], Any], most_bytes: int) -> None:
-        """`read` is the reader of a file, which may have `most_bytes`."""
+        """`read` reads a file of at most `most_bytes`."""
         self._root, self._read, self._most_bytes = root, read, most_bytes
         self._known: dict[Path, tuple[FileState | None, NamedScene]] = {}
 
     @staticmethod
     def open(folder: str, most_bytes: int) -> SceneFiles:
-        """Serve a folder; ConfigError if there is none."""
+        """Serve a folder; raises ConfigError if it does not exist."""
         if not Path(folder).is_dir():
             raise ConfigError(f"--scene-files: expected a folder, got {folder}")
         return SceneFiles(Path(folder), gaussian_reader("--scene-files"), most_bytes)
 
     def at(self, address: str) -> NamedScene:
-        """The scene at an address; another one once its file has changed."""
+        """Return the scene at an address; once its file has changed, a new scene."""
         path = scene_file_at(address, self._root)
         state, known = state_of(path), self._known.get(path)
         if known is None or known[0] != state:

@@ -1,4 +1,4 @@
-"""The services of driving simulators: AlpaSim's and NuRec's contract, and frames as requests of ours."""
+"""The services for driving simulators: AlpaSim's and NuRec's interface, and frames as requests of ours."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from lumigrad.server.sensorsim.scans import reply_of
 from lumigrad.server.storage.named import NamedScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
-# The names by which it is called: by us, by AlpaSim, CARLA and NuRec up to 26.09, and by NuRec from 26.10.
+# The names by which the service is called: by us; by AlpaSim, CARLA and NuRec up to 26.09; and by NuRec from 26.10.
 NAMES = (
     SENSORSIM_SERVICE,
     "nre.grpc.protos.sensorsim.SensorsimService",
     "nurec.grpc.protos.sensorsim.SensorsimService",
 )
-# The version of the contract, of AlpaSim's.
+# The version of AlpaSim's interface.
 _API_VERSION = (0, 54, 0)
-# How long the worker waits in all for memory before it starts without some of the scenes, and between two attempts if
-# an error does not say.
+# How long the worker waits in all for memory before it starts without some scenes, and the pause between two attempts
+# if an error gives none.
 _PRELOAD_WAIT_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 
@@ -55,10 +55,10 @@ class SensorsimService:
         self._renderer = FrameRenderer(catalog)
 
     def preload(self) -> None:
-        """Read all scenes; ConfigError if one is invalid, or they can never fit.
+        """Read all scenes; raises ConfigError if one is invalid, or if they can never fit.
 
-        For a scene that finds too little memory it waits, for a minute in all. After that the worker starts without it,
-        and the first call for it reads it.
+        If there is too little memory for a scene, waits up to a minute in all. After that the worker starts without the
+        scene, and its first call reads it.
         """
         runtime, until = self._tenants.of_tenant(""), time.monotonic() + _PRELOAD_WAIT_SECONDS
         read = [scene for scene in runtime.named if _is_preloaded(scene, runtime, until)]
@@ -76,7 +76,7 @@ class SensorsimService:
     def batch_render_rgb(
         self, request: sensorsim_pb2.BatchRGBRenderRequest, call: Call
     ) -> sensorsim_pb2.BatchRGBRenderReturn:
-        """Render pictures; one that is refused has an error."""
+        """Render pictures; a refused picture has an error."""
         self._admit(call)
         replies = [sensorsim_pb2.BatchRGBRenderReturnItem(camera_name=item.camera_name) for item in request.items]
         frames: dict[int, DriveFrame] = {}
@@ -99,7 +99,7 @@ class SensorsimService:
     def render_aggregated(
         self, request: sensorsim_pb2.AggregatedRenderRequest, call: Call
     ) -> sensorsim_pb2.AggregatedRenderReturn:
-        """Render pictures and scans, all or none."""
+        """Render pictures and scans; an error of one is an error of the call."""
         self._admit(call)
         with call.times.stage("decode"):
             frames = [
@@ -121,18 +121,18 @@ class SensorsimService:
         return reply_of(self._rendered([scan], call)[0])
 
     def get_version(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.VersionId:
-        """The version of this worker, and of the contract."""
+        """Return the version of this worker, and of the interface."""
         major, minor, patch = _API_VERSION
         api = sensorsim_pb2.VersionId.APIVersion(major=major, minor=minor, patch=patch)
         return sensorsim_pb2.VersionId(version_id=f"lumigrad-{version('lumigrad')}", grpc_api_version=api)
 
     def get_available_scenes(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.AvailableScenesReturn:
-        """The names of all scenes."""
+        """Return the names of all scenes."""
         self._admit(call)
         return sensorsim_pb2.AvailableScenesReturn(scene_ids=list(self._catalog.scenes))
 
     def get_loaded_scenes(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.LoadedScenesReturn:
-        """The scenes in memory; each serves any number of rollouts."""
+        """Return the scenes in memory; each serves any number of rollouts."""
         runtime = self._tenants.of(call)
         loaded = [
             sensorsim_pb2.LoadedScene(scene_id=scene.name, loaded_instance_count=1, reusable_instance_count=1)
@@ -144,7 +144,7 @@ class SensorsimService:
     def get_available_cameras(
         self, request: sensorsim_pb2.AvailableCamerasRequest, call: Call
     ) -> sensorsim_pb2.AvailableCamerasReturn:
-        """The cameras of a scene's rig."""
+        """Return the cameras of a scene's rig."""
         return sensorsim_pb2.AvailableCamerasReturn(
             available_cameras=self._scene(request.scene_id, call).manifest.cameras
         )
@@ -152,7 +152,7 @@ class SensorsimService:
     def get_available_trajectories(
         self, request: sensorsim_pb2.AvailableTrajectoriesRequest, call: Call
     ) -> sensorsim_pb2.AvailableTrajectoriesReturn:
-        """The recorded motions of a scene's rig."""
+        """Return the recorded motions of a scene's rig."""
         motions = enumerate(self._scene(request.scene_id, call).manifest.trajectories)
         return sensorsim_pb2.AvailableTrajectoriesReturn(
             available_trajectories=[
@@ -162,7 +162,7 @@ class SensorsimService:
         )
 
     def get_available_ego_masks(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.AvailableEgoMasksReturn:
-        """The ego masks of all scenes."""
+        """Return the ego masks of all scenes."""
         ids = [sensorsim_pb2.EgoMaskId(camera_logical_id=name, rig_config_id=rig) for name, rig in self._catalog.masks]
         return sensorsim_pb2.AvailableEgoMasksReturn(
             ego_mask_metadata=[sensorsim_pb2.EgoMaskMetadata(ego_mask_id=each) for each in ids]
@@ -171,7 +171,7 @@ class SensorsimService:
     def get_dynamic_objects(
         self, request: sensorsim_pb2.AvailableDynamicObjectsRequest, call: Call
     ) -> sensorsim_pb2.AvailableDynamicObjectsReturn:
-        """The tracks of a scene."""
+        """Return the tracks of a scene."""
         tracks = []
         for track in self._scene(request.scene_id, call).manifest.tracks:
             x, y, z = track.size_m.tolist()
@@ -187,12 +187,12 @@ class SensorsimService:
     def get_external_asset_objects(
         self, request: sensorsim_pb2.ExternalAssetObjectsRequest, call: Call
     ) -> sensorsim_pb2.ExternalAssetObjectsReturn:
-        """None: every track is in the scene's own files."""
+        """Return nothing, since every track is in the scene's own files."""
         self._scene(request.scene_id, call)
         return sensorsim_pb2.ExternalAssetObjectsReturn()
 
     def get_server_config(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.ServerConfig:
-        """Version, device and limits."""
+        """Return the version, device and limits."""
         runtime = self._tenants.of(call)
         described, limits = describe(runtime.transfer.device), runtime.limits
         facts = {
@@ -226,7 +226,7 @@ class SensorsimService:
         return scene_of(self._catalog, scene_id, "scene_id")
 
     def _admit(self, call: Call) -> None:
-        """Know the scene at the address in a call's metadata, if there is one."""
+        """Add the scene at the address in a call's metadata, if there is one."""
         metadata = dict(call.metadata)
         if URL in metadata:
             self._catalog.admit(str(metadata[URL]), str(metadata.get(SCENE_ID, "")))
@@ -239,7 +239,7 @@ class SensorsimService:
         return scan_of(request, self._catalog, field, self._metrics.unknown_tracks.inc)
 
     def _rendered(self, frames: Sequence[DriveFrame], call: Call) -> list[bytes]:
-        """The pictures of frames and the points of scans; the first error of one is that of the call."""
+        """Return the pictures of frames and the points of scans; raises the first error of any frame."""
         replies = []
         for outcome in self._renderer.render(frames, self._tenants.of(call), call):
             if isinstance(outcome, Exception):
@@ -257,7 +257,7 @@ class FrameService:
         self._catalog = catalog
 
     def Describe(self, request: sensorsim_pb2.RGBRenderRequest, call: Call) -> frame_pb2.FrameDescription:
-        """Describe a frame as a request of RenderService, which takes it."""
+        """Describe a frame as a request to RenderService."""
         runtime = self._tenants.of(call)
         frame = frame_of(request, self._catalog, runtime.limits, "", lambda: None)
         stored = named_scene(runtime, call, frame.scene.scene_id)
@@ -270,9 +270,9 @@ class FrameService:
 
 
 def _is_preloaded(scene: NamedScene, runtime: Runtime, until: float) -> bool:
-    """Read a scene; False if there was too little memory up to a time (monotonic clock), and at least once.
+    """Read a scene, trying at least once; False if there was too little memory until a time (monotonic clock).
 
-    ConfigError: it cannot be read.
+    Raises ConfigError if the scene cannot be read.
     """
     while True:
         try:
@@ -297,12 +297,12 @@ def _not_read(error: Exception, scene: NamedScene) -> ConfigError:
 
 
 def _is_loaded(scene: NamedScene, runtime: Runtime) -> bool:
-    """Whether a scene is in memory; does not mark it as used."""
+    """Return whether a scene is in memory; does not mark it as used."""
     known = scene.content_hash
     return bool(known) and any(stored.content_hash == known for stored in runtime.scenes.all())
 
 
 def _message(error: Exception, call: Call) -> str:
-    """An error of one item: its code, and the text that would be that of a call."""
+    """Return the error message of one item: the code, and the text that a call would get."""
     answer = answer_to(error, call.record.request_id)
     return f"{answer.code.name}: {answer.text}"

@@ -119,10 +119,10 @@ Unscented make_unscented(double alpha, double beta, double kappa, double margin,
 }
 
 using PoseArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-// Rotation, translation, axis, angle and motion of each slice; those that do not move have no angle.
+// Rotation, translation, axis, angle and motion of each slice; slices that do not move have no angle.
 using SlicePoseArray = nb::ndarray<const double, nb::shape<-1, 19>, nb::c_contig, nb::device::cpu>;
 
-// Numbers those that move.
+// Reads the poses of the slices, and numbers the moving ones; returns how many move.
 int32_t read_slice_poses(const SlicePoseArray& from, std::vector<SlicePose>& to) {
   int32_t moving = 0;
   for (SlicePose& pose : to) {
@@ -223,7 +223,7 @@ void project_backward(Workspace& workspace, Pass& pass, const Views& views, cons
                         workspace);
 }
 
-// `arrays`: all rows of a scene, of which those from `begin` on are written; "sh" may be missing.
+// `arrays` hold all rows of a scene; rows from `begin` on are written. "sh" may be missing.
 void unpack_rows(const std::vector<std::pair<nb::object, int64_t>>& given, bool packed, int64_t begin,
                  const nb::kwargs& arrays) {
   std::vector<RowBlock> blocks;

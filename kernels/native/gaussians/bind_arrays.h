@@ -19,7 +19,7 @@ struct Views {
   std::vector<View> views;
   std::vector<int32_t> slice_begins;
   std::vector<Pose> poses;
-  std::vector<Sensor> sensors;  // One for each view, or none.
+  std::vector<Sensor> sensors;  // One per view, or empty.
   std::vector<SlicePose> slice_poses;
   int32_t moving_slices = 0;
 

@@ -1,5 +1,5 @@
-// Inputs and outputs of the Gaussian engine for one call; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
+// Inputs and outputs of the Gaussian engine for one call: plain structs, the same for CPU and CUDA.
+// Pointers are to the device's memory; null means absent (inputs) or not needed (outputs).
 // There are S scenes of N Gaussians each and V views; view v renders scene View::scene.
 #pragma once
 
@@ -13,8 +13,8 @@ inline constexpr int kMaxCoefficients = (kMaxDegree + 1) * (kMaxDegree + 1);
 
 enum class Model : int32_t { pinhole, orthographic, fisheye };
 
-// Pose of a slice's Gaussians in a view's camera: p = rotation * mean + translation. `eye` is the camera's position in
-// the slice's frame, from which the direction of the spherical harmonics is taken.
+// The pose of a slice's Gaussians in a view's camera: p = rotation * mean + translation. `eye` is the camera's position
+// in the slice's frame, from which the direction of the spherical harmonics is taken.
 struct Pose {
   float rotation[9];  // Row-major; need not be orthonormal.
   float translation[3];
@@ -22,9 +22,10 @@ struct Pose {
 };
 inline constexpr int kPoseFloats = 15;
 inline constexpr int kRotationFloats = 9;
-// The sums of a slice for its gradients in a view: those of its pose, each as if the others were fixed; then, if it
-// moves, in the frame of the camera at the start, of turns of its pose at each point's own time about its origin
-// carried to the end of the exposure (without the turn until then), of translations, and these times the point's time.
+// The sums of a slice for its gradients in a view. First the pose's partial derivatives, each with the others fixed.
+// Then, if the slice moves, in the frame of the camera at the start: turns of its pose about its origin at each point's
+// own time, carried to the end of the exposure (without the turn until then), translations, and translations times the
+// point's time.
 inline constexpr int kSliceMotionSums = 9;
 inline constexpr int kPoseSums = kPoseFloats + kSliceMotionSums;
 
@@ -33,26 +34,26 @@ struct View {
   int32_t scene;
   Model model;
   float fx, fy;                      // Pixels (orthographic: pixels per scene unit).
-  float cx, cy;                      // Pixels, in the frame in which the first pixel's centre is at pixel_center.
+  float cx, cy;                      // Pixels; the first pixel's centre is at pixel_center.
   float min_u, max_u, min_v, max_v;  // X/Z and Y/Z are clamped to these in the Jacobian of a pinhole.
   int32_t distorted;
   float distortion[8];       // Brown-Conrady, in OpenCV's order: k1 k2 p1 p2 k3 k4 k5 k6.
-  float max_radius_squared;  // Largest square of (X/Z, Y/Z): beyond it the distortion folds back, and Gaussians are
-                             // culled.
+  float max_radius_squared;  // Largest square of (X/Z, Y/Z), beyond which the distortion folds back: Gaussians there
+                             // are culled.
   // Inria's: columns x, y and w of the full projection: h_k = sum_i projection[4 k + i] * mean[i] + projection[4 k +
   // 3].
   int32_t projected;
   float projection[12];
 };
 
-// Sensors: views of real cameras, whose lenses and shutters are exact and in doubles (sensors spec sections 1, 4, 5).
-// A lidar's pixels are its returns: row by row of a pattern of angles.
+// Sensors: views of real cameras, with exact lenses and shutters in doubles (sensors spec sections 1, 4, 5). A lidar's
+// pixels are its returns, row by row of a pattern of angles.
 enum class SensorLens : int32_t { pinhole, opencv, orthographic, fisheye, ftheta, lidar };
 enum class Shutter : int32_t { global, top_to_bottom, left_to_right, bottom_to_top, right_to_left };
 
 inline constexpr int kWindshieldOrder = 5;
 
-// Indices of a lens's parameters, and of their gradients. A lens has only some of them; the others are 0.
+// Indices of a lens's parameters, and of their gradients. Parameters that a lens does not have are 0.
 namespace lens_parameter {
 inline constexpr int kWindshield = (kWindshieldOrder + 1) * (kWindshieldOrder + 2) / 2;
 enum Index {
@@ -72,50 +73,50 @@ enum Index {
 };
 }  // namespace lens_parameter
 
-// Sensor and its pose, from the world to the camera: at the start of the exposure p = rotation * x + translation; at a
-// time t it is turned further by t * angle about `axis`, and translated by t * motion.
+// A sensor and its pose, world to camera: at the start of the exposure p = rotation * x + translation; at a time t the
+// pose is turned further by t * angle about `axis`, and translated by t * motion.
 struct Sensor {
   SensorLens lens;
   Shutter shutter;
-  int32_t continuous;         // The time is a smooth function of the pixel, not of its row or column.
-  int32_t monotone;           // Valid where the radial map rises, not by gsplat's limits.
-  int32_t inverse_reference;  // f-theta: distances follow from the polynomial of the angle by its inverse.
-  int32_t windshield;         // Whether there is one.
+  int32_t continuous;         // Whether the time is a smooth function of the pixel, not of its whole row or column.
+  int32_t monotone;           // Whether points are valid where the radial map rises, not within gsplat's limits.
+  int32_t inverse_reference;  // f-theta: whether distances follow from the inverse of the angle's polynomial.
+  int32_t windshield;         // Whether the sensor has a windshield.
   double parameters[lens_parameter::kCount];
-  double inverse_windshield[2 * lens_parameter::kWindshield];  // Windshield from behind to front; needed for rays.
+  double inverse_windshield[2 * lens_parameter::kWindshield];  // From behind the windshield to the front; for rays.
   double limit;           // The largest angle from the axis, or radius of (X/Z, Y/Z), that the lens shows.
-  double distance_limit;  // f-theta: up to which distance_to_angle rises.
-  double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which its inverse starts.
+  double distance_limit;  // f-theta: the distance up to which distance_to_angle rises.
+  double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which the inverse starts.
   double rotation[9], translation[3];
   double axis[3], angle, motion[3];
-  int32_t behind;  // Also shows what is beside and behind the camera, up to `limit`.
-  // A lidar, which spins about z from x towards y, or the other way: the azimuth at which it begins, its highest
-  // elevation, and the spans from there on, radians.
+  int32_t behind;  // Whether points beside and behind the camera are visible too, up to `limit`.
+  // A lidar spins about z from x towards y, or clockwise: the azimuth at which it begins, its highest elevation, and
+  // their spans, radians.
   int32_t clockwise;
   double azimuth, azimuth_span, elevation, elevation_span;
 };
 
-// Pose from a slice's frame to the world: at the start of the exposure, if it moves; at a time t it is turned further
-// by t * angle about `axis`, and translated by t * motion.
+// The pose from a slice's frame to the world. If the slice moves, this is the pose at the start of the exposure; at a
+// time t it is turned further by t * angle about `axis`, and translated by t * motion.
 struct SlicePose {
   double rotation[9], translation[3];
   double axis[3], angle, motion[3];
-  int32_t moving;  // Number among the slices that move; -1: it does not move.
+  int32_t moving;  // Number among the moving slices; -1 if it does not move.
 };
 
 // The sums over the Gaussians of a sensor's view, for its gradients: the lens's parameters; then, in the camera's frame
-// at the start, of turns about the camera as if the pose at each point's own time were turned, these carried to the end
-// of the exposure (without the turn until then), translations, and these times the point's time.
+// at the start, turns of the pose about the camera at each point's own time, these turns carried to the end of the
+// exposure (without the turn until then), translations, and translations times the point's time.
 inline constexpr int kMotionSums = 12;
 inline constexpr int kSensorSums = lens_parameter::kCount + kMotionSums;
-// Sums of rays, with those of the inverse windshield.
+// The number of sums along rays, including the inverse windshield's.
 inline constexpr int kRaySums = kSensorSums + 2 * lens_parameter::kWindshield;
 
 // The seven sigma points of a sensor's view.
 struct Unscented {
   double spread;              // Squared distance of the points from the mean, in variances.
-  double weight, first_mean;  // Weight of the six points around the first, and of the first in the mean
-  double first_covariance;    // and in the covariance.
+  double weight, first_mean;  // Weights of the six points around the first, of the first point in the mean,
+  double first_covariance;    // and of the first point in the covariance.
   double margin;              // Distance by which a point may lie outside the image, relative to its size.
   int32_t require_all;        // Whether all points must be valid.
 };
@@ -133,16 +134,16 @@ struct Settings {
   float radius_clip;   // Pixels.
   float pixel_center;  // 0.5 or 0: where the centre of pixel (0, 0) is.
   float scale_modifier;
-  int32_t rectangles;  // Pixels outside a Gaussian's rectangle do not see it.
+  int32_t rectangles;  // Whether only pixels within a Gaussian's rectangle see it.
   // Settings of sensors.
   Unscented unscented;
-  int32_t by_jacobian;        // Projected by the Jacobian of the lens instead of by sigma points.
-  int32_t distance_order;     // Depth is the distance instead of z.
-  int32_t gsplat_bounds;      // Rectangles are gsplat's, of whole tiles.
-  int32_t tile_size;          // Size of these tiles, pixels.
-  int32_t rays;               // Gaussians respond along the rays of pixels in 3D, instead of on the film.
-  int32_t frozen_projection;  // gsplat's gradients: none through the projection.
-  int32_t surfels;            // Gaussians are flat: 2D Gaussians, whose third scale has no effect.
+  int32_t by_jacobian;        // Whether to project by the Jacobian of the lens instead of by sigma points.
+  int32_t distance_order;     // Whether depth is the distance instead of z.
+  int32_t gsplat_bounds;      // Whether rectangles are gsplat's, of whole tiles.
+  int32_t tile_size;          // Edge of gsplat's tiles, pixels.
+  int32_t rays;               // Whether Gaussians respond along the rays of pixels in 3D, instead of on the film.
+  int32_t frozen_projection;  // gsplat's gradients: none pass through the projection.
+  int32_t surfels;            // Whether Gaussians are flat: 2D Gaussians, whose third scale has no effect.
 };
 
 struct Scene {
@@ -158,24 +159,24 @@ struct Scene {
   const float* sh;           // [S, N, coefficients, D]
   const float* colors;       // [S, N, D]
   const float* background;   // [V, D] or null: 0
-  // Slice g is Gaussians [slice_begins[g], slice_begins[g + 1]) of each scene. Begins and poses are host memory, also
-  // on CUDA.
+  // Slice g is Gaussians [slice_begins[g], slice_begins[g + 1]) of each scene. Begins and poses are in host memory,
+  // even on CUDA.
   int32_t slices;
   const int32_t* slice_begins;  // [slices + 1]
   const Pose* poses;            // [V, slices]
-  // Host memory also on CUDA; null unless the views are sensors.
+  // In host memory, even on CUDA; null unless the views are sensors.
   const Sensor* sensors;         // [V]
   const SlicePose* slice_poses;  // [slices]
   int32_t moving_slices;
   const float* rays;  // [V, H, W, 6] origins and directions in the world, instead of the pixels' own; or null
-  // Angles of lidars: [V, 2 H + W] elevations of rows, azimuths added to these, azimuths of columns, radians; or null
+  // Angles of lidars, radians: [V, 2 H + W] elevations and azimuth offsets of rows, azimuths of columns; or null.
   const double* lidar_angles;
 };
 
 // [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
 struct Outputs {
   float* color;           // [D]
-  uint8_t* color_levels;  // [D] The same from 0 to 255: beside `color`, or instead of it.
+  uint8_t* color_levels;  // [D] Colours from 0 to 255, in addition to `color` or instead of it.
   float* alpha;           //
   float* transmittance;   //
   float* depth;           // Accumulated.
@@ -183,8 +184,8 @@ struct Outputs {
   float* inverse_depth;   // Accumulated 1 / Z.
   float* hit_distance;    // Accumulated distances to the largest response along rays.
   float* expected_hit_distance;
-  float* normals;              // [3] With rays, or of surfels: accumulated, in the world.
-  float* median_depth;         // Depth of the last surfel in front of which more than half is left.
+  float* normals;              // [3] Along rays, or of surfels: accumulated, world frame.
+  float* median_depth;         // Depth of the last surfel with a transmittance above 1/2 in front of it.
   float* distortion;           // Spread of the depths of a pixel's surfels.
   int32_t* contributors;       //
   int32_t* radii;              // [V, N, 2] pixels
@@ -194,13 +195,13 @@ struct Outputs {
   float* projected_opacities;  // [V, N] times the compensation
 };
 
-// The inputs of backward beside the scene and the forward state: rendered images and upstream gradients.
+// The inputs of backward besides the scene and the forward state: rendered images and upstream gradients.
 struct Upstream {
   const float* color;          // [V, H, W, D] rendered
   const float* transmittance;  // [V, H, W] rendered
   const float* depth;          // Rendered, with d_depth or d_expected_depth.
   const float* inverse_depth;  // Rendered, with d_inverse_depth.
-  const float* hit_distance;   // Rendered, with its gradient or that of the expected one.
+  const float* hit_distance;   // Rendered, with its gradient or that of the expected distance.
   const float* normals;        // Rendered, with d_normals.
   const float* distortion;     // Rendered, with d_distortion.
   const float* d_color;
@@ -219,7 +220,7 @@ struct Upstream {
 
 inline constexpr int kShFactors = 6;
 
-// Written, not added; summed over the views of a scene unless shaped [V, ...].
+// Outputs are overwritten, not added to; summed over the views of a scene unless shaped [V, ...].
 struct Gradients {
   float* means;        // [S, N, 3]
   float* quats;        // [S, N, 4]
@@ -227,15 +228,15 @@ struct Gradients {
   float* covariances;  // [S, N, 6]
   float* opacities;    // [S, N]
   float* sh;           // [S, N, coefficients, D]
-  float* sh_factors;  // [N, 6] of one scene in one view, on the device: a direction, whose harmonics times the gradient
-                      // of the colour behind it are the gradients of the coefficients
-  float* colors;      // [S, N, D] or [V, N, D]
-  float* background;  // [V, D]
-  float* means2d;     // [V, N, 2] pixels
+  float* sh_factors;   // [N, 6] for one scene in one view, on the device: a direction and the colour's gradient; the
+                       // direction's harmonics times this gradient are the gradients of the coefficients.
+  float* colors;       // [S, N, D] or [V, N, D]
+  float* background;   // [V, D]
+  float* means2d;      // [V, N, 2] pixels
   float* means2d_abs;  // [V, N, 2]: sums of absolute values over the pixels
-  int32_t* touched;    // [S, N] 1 where a Gaussian took part in a pixel of any view (or had a d_means2d), else 0
+  int32_t* touched;    // [S, N] 1 if a Gaussian contributed to a pixel of any view (or had a d_means2d), else 0
   double* poses;       // [V, slices, kPoseSums]
-  double* normals;     // [V, slices, 9]: of the slices' rotations, through the normals of surfels alone
+  double* normals;     // [V, slices, 9]: of the slices' rotations, only through the normals of surfels
   double* intrinsics;  // [V, 4]: fx, fy, cx, cy
   double* projection;  // [V, 12]
   double* sensors;     // [V, kSensorSums]
@@ -244,14 +245,13 @@ struct Gradients {
   float* lidar_angles;         // [V, H, W, 2] of the azimuth and the elevation of each return
 };
 
-// Features that a pixel blends: the channels, then depth and inverse depth where they are asked for, then normals of
-// surfels.
+// Features that a pixel blends: the channels, then depth and inverse depth if requested, then normals of surfels.
 struct Features {
   int colors = 0;
   bool depth = false, inverse_depth = false;
-  // Features along rays, which follow from the ray and the Gaussian: they are apart from the records.
+  // Features along rays, which depend on the ray and the Gaussian and so are not in the records.
   bool rays = false, hit_distance = false, normals = false;
-  // Images of surfels that follow from the depths of a pixel.
+  // Images of surfels that follow from the depths in a pixel.
   bool surfels = false, median_depth = false, distortion = false;
   constexpr int total() const { return colors + depth + inverse_depth + (surfels && normals ? 3 : 0); }
   constexpr bool of_depths() const { return median_depth || distortion; }

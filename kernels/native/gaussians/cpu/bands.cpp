@@ -5,7 +5,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// The approximate cost of drawing a row of tiles: the blocks drawn, and fetching the entries.
+// The approximate cost of rendering a row of tiles: the blocks drawn and the entries fetched.
 void weigh_rows(const ViewData& data, int64_t* weights) {
   for_parts(data.tiles_y, [&](int y) {
     weights[y] = 0;
@@ -23,7 +23,7 @@ void split(const int64_t* weights, int rows, Bands& bands) {
   int band = 0;
   bands.first[0] = 0;
   for (int y = 0; y < rows; ++y) {
-    // A band ends at the row whose middle lies beyond its share; each keeps at least one row.
+    // A band ends at the row whose middle lies beyond the band's share; each band has at least one row.
     while (band + 1 < bands.count && y > bands.first[band] &&
            (2 * sum + weights[y]) * bands.count > 2 * total * (band + 1)) {
       bands.first[++band] = y;

@@ -1,5 +1,5 @@
 // Assignment of rows of sums to threads: each thread has a band of tile rows. A Gaussian that overlaps several bands
-// has a separate row in each but the first, so that no two threads write the same one.
+// has a separate row in each band but the first, so that no two threads write the same row.
 #pragma once
 
 #include "gaussians/cpu/view.h"
@@ -20,7 +20,7 @@ struct Bands {
   int count;
   int first[kMaxBands + 1];  // Tile rows.
   int row_floats;            // Size of a crossing row: the fields, then features that are not in the record.
-  int32_t* crossing;         // [P] number among those that reach into several bands; -1
+  int32_t* crossing;         // [P] number among the Gaussians that reach into several bands, or -1
   int crossings;
   float* crossing_rows;       // [bands, crossings, row_floats]
   uint8_t* crossing_touched;  // [bands, crossings]
@@ -35,7 +35,7 @@ struct Bands {
   }
 };
 
-// Destination of the sums of one Gaussian in one band.
+// The destination of the sums of one Gaussian in one band.
 struct RowTarget {
   float* fields;
   float* features;  // Features that are not in the row itself; else null.
@@ -74,9 +74,9 @@ LG_INLINE RowTarget row_target(const Bands& bands, const RowData& rows, const Vi
           rows.touched + place};
 }
 
-// Bands of about equally many drawn blocks.
+// Splits the tile rows into bands of about the same cost.
 Bands make_bands(const ViewData& data, Workspace& workspace);
-// Adds the rows of all bands up, in the order of the bands.
+// Sums the rows of all bands, in the order of the bands.
 void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data);
 
 LG_END

@@ -15,7 +15,7 @@ struct EllipsePixels {
     y = lane_y() + Pack(static_cast<float>(top) + pixel_center);
   }
   LG_INLINE Pack kept() const { return x; }
-  // Moves them away.
+  // Moves ended pixels away.
   LG_INLINE void end(MaskPack mask) { x = select(mask, Pack(kNowhere), x); }
   LG_INLINE MaskPack open() const { return x < Pack(0.5f * kNowhere); }
 };

@@ -1,8 +1,8 @@
-// Blends the Gaussians of each tile, nearest first (spec section 1.7). What they look like at a pixel is a Shape:
+// Blends the Gaussians of each tile, nearest first (spec section 1.7). A Shape defines their response at a pixel:
 //   kFirstFeature, kInlineFeatures: the features in its records;
-//   Pixels, which have the transmittance of a block: loaded from the block's state and stored to it, ended by a mask;
+//   Pixels, with the transmittance of a block: loaded from the block's state and stored to it, ended by a mask;
 //   alpha_at(record, pixels, limits): 0 where it does not reach;
-//   Extra: sums that take more than a weight and features.
+//   Extra: sums that need more than a weight and features.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Number of visits between checks whether a pixel has ended.
+// The number of visits between checks whether a pixel has ended.
 inline constexpr int kStride = 4;
 
 struct DrawLimits {
   Pack log2_alpha_min, alpha_max, transmittance_min;
-  bool strict;  // The pixel ends below the limit, not at it.
+  bool strict;  // Whether a pixel ends only below the limit, not at it.
 };
 
 LG_INLINE MaskPack ended(Pack transmittance, const DrawLimits& limits) {
@@ -40,7 +40,7 @@ struct Source {
   }
 };
 
-// No sums beside those of features.
+// No sums besides those of features.
 struct NoExtra {
   static constexpr int kFloats = 0;
   LG_INLINE void load(const float*, const Features&) {}
@@ -48,7 +48,7 @@ struct NoExtra {
   LG_INLINE void add(Pack, Pack, const float*) {}
 };
 
-// State of a block's pixels between visits.
+// The state of a block's pixels between visits.
 template <class Shape, int kFeatures>
 struct BlockState {
   typename Shape::Pixels pixels;
@@ -64,7 +64,7 @@ struct BlockState {
   }
 };
 
-// Visits a Gaussian and checks whether pixels end. Returns the pixels with a contribution.
+// Visits a Gaussian and checks whether pixels end. Returns the pixels to which it contributes.
 template <class Shape, int kFeatures>
 LG_INLINE MaskPack careful_visit(const Source<Shape>& source, int number, const DrawLimits& limits,
                                  BlockState<Shape, kFeatures>& state) {
@@ -77,7 +77,7 @@ LG_INLINE MaskPack careful_visit(const Source<Shape>& source, int number, const 
   return alpha > Pack(0.0f);
 }
 
-// Draws a block's list; returns how much of it was needed.
+// Blends a block's list; returns how many entries were needed.
 template <class Shape, int kFeatures, bool kCount>
 LG_INLINE int draw_list(const Source<Shape>& source, const uint8_t* list, int length, const DrawLimits& limits,
                         BlockState<Shape, kFeatures>& state, Pack& contributors) {
@@ -92,7 +92,7 @@ LG_INLINE int draw_list(const Source<Shape>& source, const uint8_t* list, int le
           const Pack alpha = Shape::alpha_at(source.record(number), state.pixels, limits);
           state.add(alpha, source.template features<kFeatures>(number));
         }
-        // Transmittance only falls: if no pixel has ended now, none has on the way.
+        // Transmittance only decreases: if no pixel has ended by now, none ended before.
         if (!any(ended(state.pixels.transmittance, limits))) {
           i += kStride;
           continue;
@@ -110,8 +110,8 @@ LG_INLINE int draw_list(const Source<Shape>& source, const uint8_t* list, int le
   return i;
 }
 
-// The state of a block in memory: what Pixels keep beside the transmittance, that, contributors, then the features and
-// the extra sums.
+// The state of a block in memory: the state of Pixels besides the transmittance, the transmittance, contributors, then
+// the features and the extra sums.
 enum BlockField { kPixel, kTransmittance, kContributors, kSums };
 
 template <class Shape, int kFeatures, bool kCount>
@@ -155,7 +155,7 @@ void clear_block(float* state, int total, const TileOrigin& tile, int block) {
   for (int f = 0; f <= total; ++f) Pack(0.0f).store(state + (kContributors + f) * kLanes);
 }
 
-// A block of the film that does not exist, or whose pixels have all ended, has nothing to draw.
+// Whether a block has nothing to draw, because it is not on the film or all its pixels have ended.
 LG_INLINE bool is_done(const float* state) { return !any(Pack::load(state + kPixel * kLanes) < Pack(0.5f * kNowhere)); }
 
 template <class Shape, int kFeatures, bool kCount>
@@ -198,14 +198,14 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* st
 
 using DrawTile = void (*)(const Drawing&, int, int, Batch&, float*, int);
 
-// The images of a view, drawn by `draw`, which keeps `sums` packs of sums for each block.
+// Renders the images of a view with `draw`, which keeps `sums` packs of sums for each block.
 inline void draw_tiles(const View* views, int view, const Settings& settings, const Scene& scene,
                        const Outputs& outputs, const ViewData& data, DrawTile draw, int sums, Workspace& w) {
   const int channels = data.features.colors;
   const float* background =
       scene.background != nullptr ? scene.background + static_cast<int64_t>(view) * channels : nullptr;
   const ImageTarget images{outputs, views[view], view, data.features, background};
-  // Neighbouring tiles share ellipses: a thread draws some in a row.
+  // Neighbouring tiles share ellipses, so a thread renders several in a row.
   constexpr int kRun = 4;
   const int runs = (data.tiles_x + kRun - 1) / kRun;
   const int state_floats = (kSums + sums + 1) * kLanes;

@@ -70,10 +70,10 @@ LG_INLINE Pack light(const float* f, const float* v, int total) {
 template <bool kAbsolute, int kFeatures>
 struct EllipseVisitor {
   Ellipse<Pack> ellipse;
-  Pack conic_a, conic_b, conic_c;  // Conic, for absolute gradients.
+  Pack conic_a, conic_b, conic_c;  // The conic, for absolute gradients.
   const float* features;
   int total;
-  float* feature_sums;  // [features, 16] where features are not in registers.
+  float* feature_sums;  // [features, 16], if features are not in registers.
 
   LG_INLINE EllipseVisitor(const Differentiation& d, uint32_t id, float* memory) {
     const float* record = d.data.records + static_cast<int64_t>(id) * kRecordFloats;

@@ -1,10 +1,10 @@
 // Differentiates the blending, Gaussian by Gaussian, nearest first (spec section 3.1). Instead of going back from the
-// last contributor, each pixel keeps the remaining part: v . (its image) minus v . (what has been added). What differs
-// between kinds of Gaussians is a Shape:
+// last contributor, each pixel keeps the remaining part: v . (rendered image) - v . (sum so far). A Shape defines what
+// differs between kinds of Gaussians:
 //   Visitor(data, id, feature_sums): a Gaussian; feature_sums is memory for [features, 16];
 //   load(differentiation, x, y, block, background): fills a block's memory, see cpu/upstream.h;
 //   visit(visitor, limits, block, sums): adds a block's pixels;
-//   Sums, which can clear(), and add_to(visitor, target) the sums over the lanes.
+//   Sums, with clear(), and add_to(visitor, target), which adds the sums over the lanes.
 #pragma once
 
 #include <cstring>
@@ -17,8 +17,8 @@ LG_BEGIN_ENGINE(gaussians)
 
 struct BackLimits {
   Pack log2_alpha_min, alpha_max, transmittance_min;
-  bool strict;   // The pixel ends below the limit, not at it.
-  bool passing;  // The depth fork's gradient passes through the limit of alpha.
+  bool strict;   // Whether a pixel ends only below the limit, not at it.
+  bool passing;  // Whether gradients pass through the limit of alpha, as in the depth fork.
 };
 
 struct Differentiation {
@@ -27,10 +27,10 @@ struct Differentiation {
   const Bands& bands;
   const UpstreamSource& source;
   BackLimits limits;
-  bool absolute;  // Absolute gradients of the projected means are wanted.
+  bool absolute;  // Whether absolute gradients of the projected means are requested.
 };
 
-// Clears a row that nothing was added to before.
+// Clears a row before the first addition to it.
 LG_INLINE void touch(const RowTarget& to, int total) {
   if (*to.touched != 0) return;
   *to.touched = 1;
@@ -50,7 +50,7 @@ void differentiate_tile(const Differentiation& d, int band, int tile, float* blo
   for (uint32_t i = d.data.tile_starts[tile]; i < end; ++i) {
     if (i % kBetween == 0 && is_stopping()) return;
     if (i + kAhead < end) {
-      // The Gaussians of a tile, and their rows, lie anywhere in memory.
+      // The Gaussians of a tile and their rows are scattered in memory.
       const int64_t ahead = d.data.entries[i + kAhead];
       __builtin_prefetch(d.data.records + ahead * kRecordFloats);
       __builtin_prefetch(d.rows.row(ahead), 1);
@@ -70,7 +70,7 @@ void differentiate_tile(const Differentiation& d, int band, int tile, float* blo
 
 using DifferentiateTile = void (*)(const Differentiation&, int, int, float*, int, float*, double*);
 
-// Sums over the pixels of a view by `run`, which needs `block_packs` packs of memory for each block.
+// Sums over the pixels of a view with `run`, which needs `block_packs` packs of memory for each block.
 void differentiate_view(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
                         const Gradients& gradients, Pass& pass, DifferentiateTile run, int block_packs, Workspace& w);
 void blend_surfels_backward(const View* views, int view, const Settings& settings, const Scene& scene,

@@ -15,29 +15,29 @@ namespace lumigrad::gaussians {
 enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
 
-// The forward state of one view. The Gaussians that reach pixels have places in it, P of them with a few that no
-// Gaussian has, whose rectangles are empty.
+// The forward state of one view. The Gaussians that reach pixels have places in it. There are P places, of which a few
+// are unused and have empty rectangles.
 struct ViewState {
   Features features;
   int tiles_x = 0, tiles_y = 0;
-  // The rows of tiles that are drawn.
+  // The rows of tiles that are rendered.
   int first_row = 0, end_row = 0;
   std::size_t places = 0;  // P
-  Buffer sixteens;         // [N / 16] where Gaussians have their places, see cpu/places.h
+  Buffer sixteens;         // [N / 16] the Gaussians' places, see cpu/places.h
   Buffer rectangles;       // [P] pixels that may be touched
   Buffer records;          // [P, kRecordFloats], see math/record.h
-  Buffer more_features;    // [P, features], where they do not fit into a record
+  Buffer more_features;    // [P, features], if they do not fit into a record
   Buffer tile_starts;      // [tiles + 1]
   Buffer entries;          // Places by tile, nearest first.
-  Buffer masks;            // Blocks of the tile that were drawn, as bits, beside the entries.
-  Buffer bounds;           // [P, kRecordFloats] along rays, and of surfels, see cpu/view.h
+  Buffer masks;            // For each entry, the blocks of the tile in which it was drawn, as bits.
+  Buffer bounds;           // [P, kRecordFloats] along rays and for surfels, see cpu/view.h
   // Along rays: the pixels' rays and beams, and the motions of slices, see cpu/rays/field.h.
   Buffer rays, beams, motions;
   // Sums over the pixels of this view, written by blend_backward and read by project_backward.
-  Buffer touched;       // [P] bytes: 1 where there are sums
+  Buffer touched;       // [P] bytes: 1 if a place has sums
   Buffer rows;          // [P, kRecordFloats], see math/record.h
-  Buffer feature_rows;  // [P, features], where they do not fit into a row
-  // Along rays: doubles that lead through rays, [kRaySums] of the lens and the motion, and [moving slices,
+  Buffer feature_rows;  // [P, features], if they do not fit into a row
+  // Along rays: sums of gradients through rays, in doubles: [kRaySums] of the lens and the motion, and [moving slices,
   // kSliceMotionSums].
   Buffer ray_gradients, slice_gradients;
 
@@ -60,8 +60,8 @@ class Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  // Room for `count` views; states that are there stay, with their memory. Of the images only the rows of pixels from
-  // `first_row` to before `end_row` are wanted: on the film other rows of tiles are not drawn.
+  // Makes room for `count` views; existing states and their memory are kept. Only the rows of pixels [first_row,
+  // end_row) of the images are needed: on the film other rows of tiles are not rendered.
   void prepare(int count, bool retained, int first_row = 0, int end_row = kMaxExtent) {
     retained_ = retained;
     count_ = count;
@@ -73,14 +73,14 @@ class Pass {
   int count() const { return count_; }
   int first_row() const { return first_row_; }
   int end_row() const { return end_row_; }
-  // Returns large lists, after which the views cannot be used.
+  // Returns large lists to the system; the views cannot be used afterwards.
   void drop_lists() {
     for (const auto& view : views_) {
       view->entries.drop_if_large();
       view->masks.drop_if_large();
     }
   }
-  // Gives back the sums over pixels, which the next backward pass makes anew.
+  // Returns the memory of the sums over pixels, which the next backward pass allocates again.
   void release_sums() {
     for (const auto& view : views_) view->release_sums();
   }
@@ -102,7 +102,7 @@ struct Workspace {
   Buffer pairs, pairs_swap, histogram, tile_counts, tile_masks, crossing, crossing_rows, scratch, sums;
   double milliseconds[kMaxStages] = {};  // Times of the last call, by stage.
 
-  // Returns large rows of what reaches into several bands.
+  // Returns large rows of Gaussians that reach into several bands.
   void drop_rows() { crossing_rows.drop_if_large(); }
   std::size_t bytes() const {
     return pairs.bytes() + pairs_swap.bytes() + histogram.bytes() + tile_counts.bytes() + tile_masks.bytes() +
@@ -110,16 +110,17 @@ struct Workspace {
   }
 };
 
-// Arrays are those of all views of the call; a view's images lie at index `view` of [V, ...]. Each call sets
+// Arrays belong to all views of the call; a view's images are at index `view` of [V, ...]. Each call sets
 // Workspace::milliseconds.
 struct CpuEngine {
-  // Renders one view and leaves in pass.view(view) what backward needs.
+  // Renders one view and stores the state for backward in pass.view(view).
   void (*forward_view)(const View* views, int view, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);
-  // Sums over the pixels of one view into its state's rows; writes this view's Gradients::background, and no others.
+  // Sums over the pixels of one view into its state's rows; of the gradients, writes only this view's
+  // Gradients::background.
   void (*blend_backward)(const View* views, int view, const Settings&, const Scene&, const Upstream&, const Gradients&,
                          Pass&, Workspace&);
-  // Turns the rows of all views into all other Gradients, each written whole; after blend_backward of every view. With
-  // `touched_only`, rows of the scene's tensors whose Gradients::touched is 0 may stay as they were.
+  // After blend_backward of every view: computes all other Gradients from the rows of all views, and overwrites them.
+  // With `touched_only`, rows of the scene's tensors whose Gradients::touched is 0 may stay unchanged.
   void (*project_backward)(const View* views, int view_count, const Settings&, const Scene&, const Upstream&,
                            const Gradients&, bool touched_only, Pass&, Workspace&);
 };

@@ -14,7 +14,7 @@ struct ImageTarget {
   View view;
   int number;
   Features features;
-  const float* background;  // Background of this view, or null.
+  const float* background;  // The view's background, or null.
 };
 
 // Adds the background, weighted by the final transmittance.
@@ -72,8 +72,8 @@ LG_INLINE void write_block(const ImageTarget& t, int x, int y, Pack transmittanc
   }
 }
 
-// A tile is put together in memory of its own and then written row by row, past the cache where rows fill whole lines:
-// an image is not read again soon, and writing parts of lines would first fetch them.
+// Assembles a tile in separate memory, then writes it row by row, past the cache if rows fill whole lines: the image is
+// not read again soon, and writing parts of lines would first fetch them.
 class TileImages {
  public:
   static constexpr int kPixels = kTileWidth * kTileHeight;
@@ -91,7 +91,7 @@ class TileImages {
       memory += kPixels * width;
     };
     Outputs& own = tile_.outputs;
-    // Levels follow from the floats.
+    // Levels are computed from the floats.
     if (own.color_levels != nullptr) own.color = memory;
     plane(own.color, channels);
     plane(own.alpha, 1);
@@ -127,7 +127,7 @@ class TileImages {
   }
 
  private:
-  // Calls write(the row's place in a tile's plane, its place in an image, pixels) for the rows that are on the film.
+  // Calls write(place in a tile's plane, place in an image, pixels) for each row that is on the film.
   template <class Write>
   void each_row(int left, int top, const Write& write) const {
     const View& view = images_.view;

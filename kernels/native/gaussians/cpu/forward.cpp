@@ -9,14 +9,14 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Tiles are tested a window of 4 x 4 at a time.
+// Tiles are tested in windows of 4 x 4.
 constexpr int kWindow = 4;
 
 struct TileRange {
   int x0, x1, y0, y1;  // Inclusive.
 };
 
-// The tiles of a rectangle that are drawn; none where the last row lies before the first.
+// The rendered tiles of a rectangle; empty if the last row lies before the first.
 LG_INLINE TileRange tiles_of(const PixelRectangle& r, const ViewData& data) {
   const int y0 = r.y0 / kTileHeight, y1 = (r.y1 - 1) / kTileHeight;
   return {r.x0 / kTileWidth, (r.x1 - 1) / kTileWidth, y0 > data.first_row ? y0 : data.first_row,
@@ -52,7 +52,7 @@ LG_INLINE void each_bit(unsigned mask, int tile, int tiles_x, uint32_t id, const
 void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pairs, const Segments& segments,
               ViewState& state, Workspace& w) {
   const float log2_alpha_min = log2_positive(settings.alpha_min);
-  // Masks of Gaussians that reach at most one window of tiles, from the counting pass for the placing pass.
+  // Masks of Gaussians that reach at most one window of tiles, kept from the counting pass for the placing pass.
   uint16_t* masks = w.tile_masks.ensure<uint16_t>(static_cast<std::size_t>(segments.total()));
   const auto each = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 12;
@@ -100,7 +100,7 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   state.features = features_of(settings, scene, outputs);
   state.tiles_x = (views[view].width + kTileWidth - 1) / kTileWidth;
   state.tiles_y = (views[view].height + kTileHeight - 1) / kTileHeight;
-  // Along rays all are.
+  // Along rays all rows are rendered.
   const int first = settings.rays ? 0 : pass.first_row(), end = settings.rays ? kMaxExtent : pass.end_row();
   state.first_row = std::min(first / kTileHeight, state.tiles_y);
   state.end_row = std::min((end + kTileHeight - 1) / kTileHeight, state.tiles_y);

@@ -77,8 +77,8 @@ struct Rows {
   }
 };
 
-// Calls visit(f, column) for the first kCount columns of such rows; f is a std::integral_constant. The columns stay in
-// registers: stored and loaded again they would collide with the rows' own loads.
+// Calls visit(f, column) for the first kCount columns of rows; f is a std::integral_constant. The columns stay in
+// registers: storing and reloading them would collide with the loads of the rows.
 template <int kCount, int kFirst = 0, class Visit>
 LG_INLINE void each_column(const Rows& rows, const Visit& visit) {
   constexpr int kHere = kCount - kFirst < kLanes ? kCount - kFirst : kLanes;
@@ -92,8 +92,8 @@ LG_INLINE void each_column(const Rows& rows, const Visit& visit) {
   if constexpr (kFirst + kHere < kCount) each_column<kCount, kFirst + kHere>(rows, visit);
 }
 
-// Requests the harmonics of sixteen Gaussians, so that they come while those before are computed; into the second-level
-// cache, as so many lines at a time would hold up the loads of the first.
+// Prefetches the harmonics of sixteen Gaussians while the previous ones are computed, into the second-level cache: that
+// many lines would block loads from the first level.
 LG_INLINE void prefetch_harmonics(const Scene& scene, int64_t first) {
   const int64_t width = static_cast<int64_t>(scene.coefficients) * scene.channels;
   if (scene.sh == nullptr || first + kLanes > static_cast<int64_t>(scene.count) * scene.scenes) return;

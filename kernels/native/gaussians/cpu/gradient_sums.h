@@ -1,4 +1,4 @@
-// Sums of gradients until they are written: those of sixteen Gaussians, and those of the views.
+// Sums of gradients until they are written, for sixteen Gaussians and for the views.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@ LG_BEGIN_ENGINE(gaussians)
 // The gradients of sixteen Gaussians from all views, by column.
 struct Columns {
   alignas(64) float mean[3 * kLanes], quat[4 * kLanes], scale[3 * kLanes], covariance[6 * kLanes], opacity[kLanes];
-  float* colors;  // [width, 16], or null if they are not wanted
+  float* colors;  // [width, 16], or null if not requested
   int width;      // Coefficients times channels, or channels.
 
   void clear() {
@@ -30,7 +30,7 @@ LG_INLINE void add_triple(float* columns, MaskPack mask, const Triple<Pack>& v) 
   add_column(columns, 2, mask, v.z);
 }
 
-// Columns, or zeros where there are none, into rows [first, first + used) of an array that may not be wanted.
+// Writes columns, or zeros if null, to rows [first, first + used) of an array, unless the array is null.
 inline void write_rows(float* array, const float* columns, int64_t first, int used, int width) {
   if (array == nullptr) return;
   float* to = array + first * width;
@@ -108,8 +108,8 @@ LG_INLINE void add_view_sums(const ViewSums& sums, int slice, MaskPack mask, con
   for (int i = 0; i < kProjection; ++i) add_sum(sums.projection + i, mask, h[i / 4] * point[i % 4]);
 }
 
-// The gradient of a slice's rotation through the normals of surfels: `v` is that of a normal in the world, `normal` the
-// normal in the slice's frame.
+// Adds the gradient of a slice's rotation through the normals of surfels: `v` is the gradient of a normal in the world,
+// `normal` the normal in the slice's frame.
 LG_INLINE void add_normal_sums(const ViewSums& sums, int slice, MaskPack mask, const Triple<Pack>& v,
                                const Triple<Pack>& normal) {
   const Matrix<Pack> m = outer(v, normal);
@@ -117,7 +117,7 @@ LG_INLINE void add_normal_sums(const ViewSums& sums, int slice, MaskPack mask, c
   for (int i = 0; i < kRotationFloats; ++i) add_sum(sums.normals + slice * kRotationFloats + i, mask, nine[i]);
 }
 
-// Adds the parts' sums up, in their order.
+// Sums the parts' sums, in the order of the parts.
 inline void write_view_sums(const Scene& scene, int view_count, const Gradients& to, const double* sums, int parts,
                             int part_doubles) {
   const int poses = scene.slices * kPoseSums, normals = scene.slices * kRotationFloats, first = poses + normals;

@@ -1,5 +1,5 @@
-// Finds the Gaussian with the largest weight in each pixel: goes through the tiles' lists once more, and evaluates the
-// Gaussians of the blocks in which they were drawn, as the blending did.
+// Finds the Gaussian with the largest weight in each pixel: visits the tiles' lists once more, and evaluates Gaussians
+// as the blending did, in the blocks in which they were drawn.
 #include "gaussians/cpu/ids.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ struct Search {
   const Settings& settings;
   const ViewData& data;
   const RayField* rays;
-  const uint32_t* numbers;  // Those of the Gaussians, by place.
+  const uint32_t* numbers;  // Numbers of the Gaussians, by place.
   int32_t* ids;
 };
 
@@ -37,8 +37,8 @@ struct Block {
   int tile, number, x, y;
 };
 
-// Alpha of a Gaussian in a block's pixels, as log2: far below any limit where it does not exist. Each view must
-// evaluate the very same expression as the blending.
+// log2 of a Gaussian's alpha in a block's pixels, far below any limit where it does not exist. Each view must evaluate
+// exactly the same expression as the blending.
 struct EllipseView {
   Pack x, y;
 
@@ -92,8 +92,8 @@ struct RayView {
   }
 };
 
-// State of a block between visits: `limit` is log2 of the smallest alpha that counts, and beyond any where a
-// pixel has ended or sees no ray; `id` has the bits of whole numbers.
+// The state of a block between visits: `limit` is log2 of the smallest alpha that counts, unreachable if a pixel has
+// ended or has no ray; `id` has the bits of whole numbers.
 struct Found {
   Pack limit, transmittance, weight, id;
 
@@ -124,13 +124,13 @@ struct Found {
   }
 };
 
-// Fetches `count` Gaussians of a tile's list from entry `begin` on, and deals them out to the blocks in which they were
+// Fetches `count` Gaussians of a tile's list from entry `begin` on, and assigns them to the blocks in which they were
 // drawn.
 void fill_drawn(Batch& batch, const ViewData& data, uint32_t begin, int count) {
   constexpr int kAhead = 16;
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
   for (int i = 0; i < count; ++i) {
-    // The Gaussians of a tile lie anywhere in memory.
+    // The Gaussians of a tile are scattered in memory.
     const uint32_t* entry = data.entries + begin + i;
     if (i + kAhead < count) __builtin_prefetch(data.records + int64_t{entry[kAhead]} * kRecordFloats);
     uint32_t mask = data.masks[begin + i];

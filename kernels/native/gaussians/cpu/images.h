@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// The part of a block that is on the film, and where its pixels lie in the images of all views.
+// The part of a block that is on the film, and the place of its pixels in the images of all views.
 struct BlockPixels {
   int columns, rows;
   int64_t first, step;  // Offset of the first pixel, and from row to row.
@@ -19,7 +19,7 @@ struct BlockPixels {
         first((static_cast<int64_t>(number) * view.height + y) * view.width + x),
         step(view.width) {}
 
-  // Calls row(index of the first pixel in the image, its lane).
+  // Calls row(index of the first pixel in the image, its lane) for each row.
   template <class Row>
   LG_INLINE void each_row(const Row& row) const {
     for (int r = 0; r < rows; ++r) row(first + r * step, 4 * r);

@@ -42,7 +42,7 @@ struct Parts {
   }
 };
 
-// Converts a finite float16: exponents of float32 are larger by 112.
+// Converts a finite float16; the exponents of float32 are larger by 112.
 LG_INLINE float from_half(uint16_t half) {
   const float magnitude = std::bit_cast<float>((half & 0x7fffu) << 13) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (half & 0x8000u) << 16);

@@ -1,4 +1,4 @@
-// Places in a view's arrays, which have room for the Gaussians that reach pixels, and for few others.
+// Places in a view's arrays, which have room for the Gaussians that reach pixels, and a few spare places.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Sixteen Gaussians of a scene in a view, the first of which has a number that is a multiple of sixteen. Bits tell
-// which are drawn, and which are not culled; the drawn ones' places follow each other from `first` on.
+// Sixteen Gaussians of a scene in a view, starting at a multiple of sixteen. The bits tell which are drawn and which
+// are not culled; the places of drawn Gaussians are consecutive from `first` on.
 struct Sixteen {
   uint32_t first;
   uint16_t drawn, seen;
@@ -16,7 +16,7 @@ struct Sixteen {
 
 constexpr std::size_t sixteens_of(int64_t count) { return static_cast<std::size_t>((count + kLanes - 1) / kLanes); }
 
-// A pack's Gaussians in a view: those that are drawn and not culled, and the drawn ones' places.
+// A pack's Gaussians in a view: which are drawn, which are not culled, and the places of the drawn ones.
 struct PackPlaces {
   unsigned drawn, seen;
   uint32_t of[kLanes];
@@ -42,8 +42,8 @@ struct PackPlaces {
   }
 };
 
-// Notes which of a pack's Gaussians from number `first` on are drawn, from place `place` on, and which are not culled.
-// Gaussians before `first`, since the last multiple of sixteen, were noted before.
+// Records which of a pack's Gaussians from number `first` on are drawn, with places from `place` on, and which are not
+// culled. Gaussians from the last multiple of sixteen to `first` were recorded before.
 LG_INLINE void note_places(Sixteen* all, int64_t first, int used, unsigned drawn, unsigned seen, int64_t place) {
   const int within = static_cast<int>(first % kLanes), here = kLanes - within;
   Sixteen* to = all + first / kLanes;

@@ -20,12 +20,12 @@ struct Target {
   const Outputs& outputs;
   const ViewData& data;
   uint64_t* keys;    // By place.
-  bool has_outputs;  // Outputs beside the images are wanted.
+  bool has_outputs;  // Whether outputs besides the images are requested.
   EvaluateHarmonics evaluate;
   const RayField* rays;  // Null on the film.
 };
 
-// The places of a part's Gaussians: the next one's, and where the part's end. Gaussians beyond are only counted.
+// The places of a part's Gaussians: the next place and the end. Gaussians beyond the end are only counted.
 struct PartPlaces {
   int64_t next, end;
 };
@@ -35,7 +35,7 @@ struct Taken {
   MaskPack drawn;
   int64_t first;
   int count;
-  bool whole;  // There are as many as a pack has lanes: what is written beyond the last is written again, or not read.
+  bool whole;  // Whether a whole pack may be written: lanes beyond `count` are overwritten later or never read.
 
   LG_INLINE int used() const { return whole ? kLanes : count; }
 };
@@ -46,7 +46,7 @@ LG_INLINE void store_lanes(Pack value, float* to, int64_t stride, int used) {
   for (int i = 0; i < used; ++i) to[i * stride] = lanes[i];
 }
 
-// The first `used` pairs (a lane i, b lane i) of 32 bits each; memory beyond them stays as it is.
+// Stores the first `used` pairs (a lane i, b lane i) of 32 bits each; memory beyond them does not change.
 template <class Pair>
 LG_INLINE void store_pairs(Pack a, Pack b, int used, Pair* to) {
   static_assert(sizeof(Pair) == 2 * sizeof(float));
@@ -65,7 +65,7 @@ LG_INLINE void store_whole(Pack value, int32_t* to, int64_t stride, int used) {
   for (int i = 0; i < used; ++i) to[i * stride] = lanes[i];
 }
 
-// The outputs that callers may request beside the images; 0 where culled.
+// Stores the outputs that callers may request besides the images; 0 where culled.
 void store_outputs(const Target& t, int64_t first, int used, const Projected<Pack>& g) {
   const Outputs& out = t.outputs;
   const int64_t row = static_cast<int64_t>(t.view) * t.scene.count + first;
@@ -90,7 +90,7 @@ void store_outputs(const Target& t, int64_t first, int used, const Projected<Pac
 // Pixels that Gaussians reach, as the halves of PixelRectangle.
 struct Reach {
   IntPack x, y;
-  MaskPack drawn;  // Those that reach any.
+  MaskPack drawn;  // Gaussians that reach any pixel.
 
   LG_INLINE explicit Reach(const Projected<Pack>& g) {
     const auto whole = [&](Pack value) { return truncate(zero_unless(g.visible, value)); };
@@ -101,7 +101,7 @@ struct Reach {
   }
 };
 
-// The lanes that are drawn, one after another.
+// The drawn lanes without gaps.
 LG_INLINE Pack packed(const Taken& to, IntPack value) {
   alignas(64) int lanes[2 * kLanes] = {};
   store_set(to.drawn, value, lanes);
@@ -147,7 +147,7 @@ EvaluateHarmonics harmonics_evaluation(const Scene& scene, int degree) {
   return run;
 }
 
-// Colours of sixteen Gaussians into columns of `to`, channel by channel.
+// Loads the colours of sixteen Gaussians into columns of `to`, channel by channel.
 LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, int used,
                            float* to) {
   const Scene& scene = t.scene;
@@ -164,13 +164,13 @@ LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, con
   }
 }
 
-// The drawn ones of sixteen rows, one after another.
+// Stores the drawn rows of sixteen without gaps.
 LG_INLINE void store_records(const Taken& to, const Pack (&rows)[kRecordFloats], float* records) {
   const unsigned mask = to_bits(to.drawn);
   float* next = records + to.first * kRecordFloats;
   if (to.whole && to.count > kLanes / 2) {
-    // Drawn lanes cannot be predicted: a branch for each would cost more than the rows of the others, which the next
-    // ones replace.
+    // Drawn lanes are unpredictable: a branch for each would cost more than also writing the other rows, which the
+    // following rows overwrite.
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       rows[i].store(next);
@@ -186,7 +186,7 @@ LG_INLINE void store_records(const Taken& to, const Pack (&rows)[kRecordFloats],
   }
 }
 
-// The records of sixteen Gaussians: `fields`, and from number `first` on the features that have room.
+// Stores the records of sixteen Gaussians: `fields`, and from field `first` on the features that fit.
 LG_INLINE void store_inline_records(const Target& t, const Taken& to, Pack (&fields)[kRecordFloats], int first,
                                     const float* features) {
   const int total = t.data.more_features == nullptr ? t.data.features.total() : 0;
@@ -205,7 +205,7 @@ LG_INLINE void store_features(const Target& t, const Taken& taken, const float* 
   });
 }
 
-// (key << 32 | place) of the drawn Gaussians; keys sort as the depths do, negative ones included.
+// Stores (key << 32 | place) of the drawn Gaussians; keys sort like depths, including negative depths.
 LG_INLINE void store_keys(Pack depth, const Taken& to, uint64_t* keys) {
   const IntPack b = bits(depth);
   const IntPack key = select(IntPack(0) > b, IntPack(-1) - b, b | IntPack(INT32_MIN));
@@ -213,8 +213,8 @@ LG_INLINE void store_keys(Pack depth, const Taken& to, uint64_t* keys) {
   store_pairs(from_bits(place), packed(to, key), to.used(), keys + to.first);
 }
 
-// Stores what is known of sixteen projected Gaussians, and what is drawn of those that reach pixels. records(taken,
-// features) stores the records of these; `normal` is null unless it is a feature.
+// Stores sixteen projected Gaussians: the requested outputs of all, and the data for blending of those that reach
+// pixels, whose records records(taken, features) stores. `normal` is null unless it is a feature.
 template <class StoreRecords>
 LG_INLINE void store_chunk(const Target& t, const Pose& pose, int64_t local, int used, const Triple<Pack>& mean,
                            const Projected<Pack>& g, const Triple<Pack>* normal, float* features, PartPlaces& places,
@@ -288,7 +288,7 @@ void project_surfel_chunk(const Target& t, int slice, int64_t local, int used, f
   const auto records = [&](const Taken& to, const float* of) {
     const Pair<Pack> tilt = s.tilt();
     Pack fields[kRecordFloats] = {};
-    // An ellipse, and in place of its extent the tilt.
+    // An ellipse, with the tilt in place of its extent.
     Pack reach[kRecordFloats] = {s.reach_x, s.reach_y, s.g.ux, s.g.uy, s.g.vy, s.g.log2_opacity, tilt.x, tilt.y};
     s.write_record(fields);
     store_inline_records(t, to, fields, surfel_record::kFeatures, of);
@@ -328,7 +328,7 @@ ProjectChunk chunk_projection(const View& view, const Settings& settings, const 
   return run;
 }
 
-// Projects the Gaussians of a scene in parts: all of them, or every few packs of them.
+// Projects the Gaussians of a scene in parts: all packs of them, or every few packs.
 class Projection {
  public:
   Projection(const Target& target, int parts, float* features)
@@ -337,16 +337,16 @@ class Projection {
         parts_(parts),
         features_(features) {}
 
-  // The part's Gaussians [begin, end): whole packs but for the last part's, so that these begin at the same Gaussians
-  // with any number of threads.
+  // The first Gaussian of a part. Parts consist of whole packs, except at the end of the last part, so that packs begin
+  // at the same Gaussians for any number of threads.
   int64_t begin(int part) const {
     const int64_t n = target_.scene.count, packs = (n + kLanes - 1) / kLanes;
     return part == parts_ ? n : packs * part / parts_ * kLanes;
   }
   int64_t count(int part) const { return begin(part + 1) - begin(part); }
 
-  // A pack of every `step` Gaussians. Sets the numbers of those that reach pixels; room[p] of part p's have places from
-  // first[p] on.
+  // Projects a pack of every `step` Gaussians. Sets `drawn` to the numbers of Gaussians that reach pixels in each part;
+  // the first room[p] of part p get places from first[p] on.
   void run(int64_t step, const int64_t* first, const int64_t* room, int64_t* drawn) const {
     for_parts(parts_, [&](int p) {
       PartPlaces places{first[p], first[p] + room[p]};
@@ -362,7 +362,8 @@ class Projection {
     });
   }
 
-  // Sets the room that each part needs: of a large scene somewhat more than some of its packs lead to expect.
+  // Sets the room that each part needs; for a large scene this is an estimate from a sample of its packs, with a
+  // margin.
   void expect(int64_t* room) const {
     constexpr int64_t kFew = 1 << 14, kStep = 64, kMore = 1024;
     int64_t none[kMaxParts] = {}, drawn[kMaxParts];
@@ -413,7 +414,7 @@ uint64_t* project_view(const View* views, int view, const Settings& settings, co
     data = view_data(state, scene.count);
     target.keys = w.pairs.ensure<uint64_t>(state.places);
     projection.run(kLanes, segments.begin, room, segments.length);
-    // More than was expected are counted: there is room for them the next time.
+    // If there are more than expected, the second run has room for all that were counted.
     fits = true;
     for (int p = 0; p < segments.parts; ++p) fits &= segments.length[p] <= room[p];
     for (int p = 0; p < segments.parts && !fits; ++p) room[p] = segments.length[p];

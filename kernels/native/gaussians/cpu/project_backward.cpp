@@ -1,4 +1,4 @@
-// Computes the gradients of the scene and of the views from the sums over pixels, sixteen Gaussians at a time. It sums
+// Computes the gradients of the scene and of the views from the sums over pixels, sixteen Gaussians at a time, and sums
 // the views of a scene before it writes the gradients.
 #include "gaussians/cpu/bands.h"
 #include "gaussians/cpu/gradient_sums.h"
@@ -18,8 +18,8 @@ struct Task {
   const Gradients& to;
   const ViewData* data;  // [V]
   const RowData* rows;   // [V]
-  bool poses;            // Sums over the Gaussians are wanted.
-  bool touched_only;     // Rows without a gradient may stay as they are.
+  bool poses;            // Whether sums over the Gaussians are requested.
+  bool touched_only;     // Whether rows without a gradient may stay unchanged.
 };
 
 // Rows [kRecordFloats] of the Gaussians in `mask`, by column; zero elsewhere.
@@ -35,12 +35,12 @@ struct Sight {
   const Task& task;
   int view;
   int slice;
-  int64_t local;  // Index of the first, within its scene.
-  int64_t first;  // The same among all scenes.
+  int64_t local;  // Index of the first Gaussian within its scene.
+  int64_t first;  // Index of the first Gaussian among all scenes.
   int used;
   unsigned mask;           // Lanes with gradients.
-  unsigned touched;        // Those with sums over pixels.
-  const uint32_t* places;  // Their places.
+  unsigned touched;        // Lanes with sums over pixels.
+  const uint32_t* places;  // Places of the lanes' Gaussians.
   const Pack* fields;
   LG_INLINE const ViewData& data() const { return task.data[view]; }
   LG_INLINE const Pose& pose() const {
@@ -74,8 +74,8 @@ LG_INLINE void load_features(const Sight& s, int count, float* columns) {
   });
 }
 
-// The gradient of the direction, given along[k], the sum over the channels of coefficient k times the colour's
-// gradient; value(k, harmonic) is called for each harmonic.
+// Returns the gradient of the direction, given along[k], the sum over the channels of coefficient k times the colour's
+// gradient; calls value(k, harmonic) for each harmonic.
 template <int kDegree, class Along, class Value>
 LG_INLINE Triple<Pack> harmonics_backward(const Triple<Pack>& d, const Along& along, const Value& value) {
   Triple<Pack> to = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
@@ -107,7 +107,7 @@ LG_INLINE Triple<Pack> few_colors_backward(const Triple<Pack>& d, const Rows& ro
   return harmonics_backward<kDegree>(d, [&](int k) { return along[k]; }, add);
 }
 
-// Colours from harmonics: adds to their gradients, returns that of the direction.
+// Backpropagates colours to harmonics: adds to the harmonics' gradients, and returns the direction's gradient.
 Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& direction, MaskPack mask, float* gradients) {
   const Scene& scene = s.task.scene;
   const int channels = scene.channels, degree = s.task.settings.sh_degree, active = (degree + 1) * (degree + 1);
@@ -161,7 +161,7 @@ LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair
   }
 }
 
-// The gradients of the projected means that came from elsewhere.
+// The given gradients of the projected means, besides those from pixels.
 LG_INLINE Pair<Pack> given_means2d(const Sight& s, int used) {
   const Task& t = s.task;
   if (t.up.d_means2d == nullptr) return {Pack(0.0f), Pack(0.0f)};
@@ -270,7 +270,7 @@ void sensor_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int u
   add_gradients<false>(s, used, mask_from_bits(s.mask), gaussian.mean, g, {zero, zero, zero}, sums, to);
 }
 
-// The drawn Gaussians that have sums over pixels.
+// The drawn Gaussians with sums over pixels, as bits.
 LG_INLINE unsigned touched_of(const RowData& rows, const PackPlaces& at) {
   unsigned mask = 0;
   each_lane(mask_from_bits(at.drawn), [&](int i) { mask |= static_cast<unsigned>(rows.touched[at.of[i]] != 0) << i; });
@@ -282,7 +282,7 @@ struct Part {
   double* sums;  // Sums of all views.
 };
 
-// Gradients of colours that are given for each view.
+// Writes the gradients of colours that are given per view.
 void write_view_colors(const Sight& s, int used) {
   const Task& t = s.task;
   if (t.to.colors == nullptr || !t.scene.colors_per_view) return;
@@ -347,7 +347,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
   write_columns(to, any_view != 0 ? &columns : nullptr, scene.sh != nullptr, width, first, used);
 }
 
-// Adds the gradients that lead through the rays of pixels.
+// Adds the gradients that pass through the rays of pixels.
 void add_ray_totals(int view_count, const Scene& scene, const Gradients& to, Pass& pass) {
   for (int v = 0; to.poses != nullptr && scene.moving_slices > 0 && v < view_count; ++v) {
     for (int g = 0; g < scene.slices; ++g) {

@@ -1,4 +1,4 @@
-// Projection of sixteen Gaussians to a sensor, and its gradients: in packs of doubles.
+// Projection of sixteen Gaussians to a sensor, and its gradients, in packs of doubles.
 #pragma once
 
 #include "common/cpu/pack64.h"
@@ -45,7 +45,7 @@ inline constexpr unsigned kPartBits = (1u << kLanes64) - 1u;
 
 // The sums over the Gaussians of a slice for its gradients and those of the sensor.
 struct SensorSums {
-  double* sensor;  // [kSensorSums]; null if they are not wanted.
+  double* sensor;  // [kSensorSums]; null if not requested.
   double* slice;   // [kSliceMotionSums]
 };
 // Sums of a part of the Gaussians.
@@ -58,7 +58,7 @@ struct PartSums {
   }
 };
 
-// `used`: the lanes that hold a Gaussian, as bits.
+// Projects the Gaussians; `used`: the lanes that hold a Gaussian, as bits.
 Projected<Pack> project_sensor(const SensorPlace& at, const Gaussian<Pack>& gaussian, unsigned used);
 // Gradients of the Gaussians of `mask`, which must be visible.
 GaussianGradient<Pack> project_sensor_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian,

@@ -7,8 +7,8 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Ellipses that are dealt out to the blocks before the next are fetched: their records fit into the first-level cache,
-// and their numbers into a byte.
+// The number of ellipses that are assigned to blocks at a time: their records fit into the first-level cache, and their
+// numbers into a byte.
 inline constexpr int kBatch = 128;
 
 struct Batch {
@@ -27,12 +27,12 @@ struct TileOrigin {
 LG_INLINE int block_left(int block) { return block % kBlocksX * 4; }
 LG_INLINE int block_top(int block) { return block / kBlocksX * 4; }
 
-// The blocks' columns and rows, relative to the centres of sixteen ellipses: what best_log2_alpha (math/blend.h) needs
-// of them, once for all blocks of a column or row. That function has no use for it on a GPU, where registers are
-// scarce.
+// The blocks' columns and rows, relative to the centres of sixteen ellipses: the terms of best_log2_alpha
+// (math/blend.h) that all blocks of a column or row share. On a GPU, where registers are scarce, sharing them does not
+// pay.
 struct Side {
   Pack low, high;
-  Pack along;  // Place where the ellipse is closest to the edge that faces the centre, on the other axis.
+  Pack along;  // Where the ellipse is closest to the edge that faces the centre, on the other axis.
   Pack u;      // The edge's part of the ellipse's u.
   Pack rest;   // log2 alpha of a row, without u.
 };
@@ -60,7 +60,7 @@ LG_INLINE void load_fields(const RowAt& row, int first, int used, Pack f[kLanes]
   transpose_16(f);
 }
 
-// Appends those of the sixteen ellipses from number `first` on that reach a block to its list.
+// Appends each of the sixteen ellipses from number `first` on to the lists of the blocks that it reaches.
 LG_INLINE void deal(Batch& batch, const Ellipse<Pack>& e, const TileOrigin& tile, int first, int used) {
   const Slopes<Pack> slopes = slopes_of(e);
   const Pack x = e.x - Pack(static_cast<float>(tile.left) + tile.pixel_center - tile.margin);
@@ -84,7 +84,8 @@ LG_INLINE void deal(Batch& batch, const Ellipse<Pack>& e, const TileOrigin& tile
   }
 }
 
-// Rectangles of whole tiles, Inria's and gsplat's, end where the ellipse may not; their edges are those of blocks.
+// Drops Gaussians from blocks outside their rectangles: Inria's and gsplat's rectangles of whole tiles, whose edges are
+// edges of blocks, may be smaller than the ellipse.
 inline void drop_outside(Batch& batch, const TileOrigin& tile, const PixelRectangle* rectangles,
                          const uint32_t* entries) {
   for (int block = 0; block < kBlocks; ++block) {
@@ -100,13 +101,13 @@ inline void drop_outside(Batch& batch, const TileOrigin& tile, const PixelRectan
   }
 }
 
-// Fetches `count` entries and deals them out to the blocks, in order.
+// Fetches `count` entries and assigns them to the blocks, in order.
 inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& tile, bool rectangles,
                        const uint32_t* entries, int count) {
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
   constexpr int kAhead = 16;
   for (int i = 0; i < count; ++i) {
-    // The ellipses of a tile lie anywhere in memory.
+    // The ellipses of a tile are scattered in memory.
     if (i + kAhead < count) {
       const int64_t ahead = static_cast<int64_t>(entries[i + kAhead]) * kRecordFloats;
       __builtin_prefetch(data.records + ahead);

@@ -1,4 +1,4 @@
-// The upstream gradients of the pixels of a tile: of the features and of the transmittance.
+// The upstream gradients of a tile's pixels: of the features and of the transmittance.
 #pragma once
 
 #include "gaussians/cpu/images.h"
@@ -42,7 +42,7 @@ LG_INLINE void load_colors_up(const UpstreamSource& s, const BlockPixels& block,
   }
 }
 
-// The block at (x, y); adds the gradient of the background to `background`, if it is requested.
+// Loads the block at (x, y); adds the gradient of the background to `background`, if requested.
 LG_INLINE void load_block(const UpstreamSource& s, int x, int y, float* to, double* background) {
   const Pack centre = Pack(s.settings.pixel_center), zero = Pack(0.0f);
   (lane_x() + Pack(static_cast<float>(x)) + centre).store(to + kUpX * kLanes);

@@ -1,4 +1,4 @@
-// The stages of a view on the CPU, and the data that they pass on.
+// The stages of a view on the CPU, and the data passed between them.
 #pragma once
 
 #include "common/cpu/tile_lists.h"
@@ -10,7 +10,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Position in a record at which its features begin, and how many have room there; along rays they are apart.
+// The position at which a record's features begin, and how many fit; along rays features are in a separate array.
 constexpr int first_feature(const Features& features) {
   return features.surfels ? int{surfel_record::kFeatures} : int{record::kFeatures};
 }
@@ -22,13 +22,13 @@ constexpr int inline_features(const Features& features) {
 struct ViewData {
   Features features;
   int tiles_x, tiles_y;
-  int first_row, end_row;  // The rows of tiles that are drawn.
+  int first_row, end_row;  // The rows of tiles that are rendered.
   int64_t places;
   Sixteen* sixteens;
   PixelRectangle* rectangles;
   float* records;        // Records of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
-  float* more_features;  // Null where features are in the records.
-  float* bounds;         // Along rays; of surfels: ellipses that hold them, as records. Else null.
+  float* more_features;  // Null if features are in the records.
+  float* bounds;         // Along rays: ray_bounds; for surfels: ellipses that hold them, as records. Else null.
   const uint32_t* tile_starts;
   const uint32_t* entries;
   uint32_t* masks;
@@ -37,7 +37,7 @@ struct ViewData {
     return more_features != nullptr ? more_features + static_cast<int64_t>(place) * features.total()
                                     : records + static_cast<int64_t>(place) * kRecordFloats + first_feature(features);
   }
-  // Ellipse by which the tiles and blocks are found, on the film.
+  // The ellipse by which tiles and blocks are found, on the film.
   LG_INLINE const float* ellipse(uint32_t place) const {
     return (bounds != nullptr ? bounds : records) + static_cast<int64_t>(place) * kRecordFloats;
   }
@@ -90,7 +90,7 @@ LG_INLINE void with_constant(int value, Run&& run) {
   run(std::integral_constant<int, kMax>());
 }
 
-// Calls run(begin, end, slice) for the slices that [begin, end) of the Gaussians lies in.
+// Calls run(begin, end, slice) for the part of the Gaussians [begin, end) in each slice.
 template <class Run>
 LG_INLINE void each_slice(const Scene& scene, int64_t begin, int64_t end, Run&& run) {
   for (int g = 0; g < scene.slices; ++g) {
@@ -102,7 +102,7 @@ LG_INLINE void each_slice(const Scene& scene, int64_t begin, int64_t end, Run&& 
 
 struct RayField;
 
-// Gives the Gaussians that reach pixels their places, and fills these (`rays`: null on the film); returns their
+// Assigns places to the Gaussians that reach pixels, and fills them (`rays` is null on the film); returns their
 // (distance << 32 | place), by part.
 uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
                        const Outputs& outputs, ViewState& state, const RayField* rays, Workspace& workspace,

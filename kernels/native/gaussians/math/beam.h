@@ -1,5 +1,5 @@
-// Beams: cones that hold the rays of a part of the image. A Gaussian is tested against them to find the pixels that it
-// may reach, whatever the lens and the shutter.
+// Beams: cones that hold the rays of a part of the image. Testing Gaussians against beams finds the pixels that they
+// may reach, for any lens and shutter.
 #pragma once
 
 #include "common/math/number64.h"
@@ -8,20 +8,20 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Around an axis, of a half angle below 90 degrees, and around all origins within a radius of a point. A beam that
-// cannot be described so has an infinite radius, and one without rays the opposite.
+// A cone around an axis, with a half angle below 90 degrees, for all origins within a radius of a point. A beam that
+// has no such description has the radius kEverywhere, and a beam without rays -kEverywhere.
 template <class F>
 struct Beam {
   Triple<F> axis;
   F cosine, sine;
   Triple<F> centre;
   F radius;
-  F begin, end;  // The time in which its rays are exposed.
+  F begin, end;  // The time span in which its rays are exposed.
 };
 inline constexpr int kBeamFields = 11;
 inline constexpr float kEverywhere = 1e30f;
 
-// Beams are grouped into windows of 4 x 4, and these again.
+// Beams are grouped into windows of 4 x 4, and windows likewise into larger windows.
 inline constexpr int kWindowBits = 2, kWindowSize = 1 << kWindowBits;
 
 template <class F>
@@ -38,7 +38,7 @@ LG_INLINE Beam<F> full_beam() {
   return beam_without_axis<F>(kEverywhere);
 }
 
-// A beam that holds others.
+// A beam that holds the given beams.
 LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
   const double everywhere = static_cast<double>(kEverywhere);
   Triple<double> axis = {0.0, 0.0, 0.0}, centre = axis;
@@ -73,8 +73,8 @@ LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
   return {axis, sqrt(1.0 - sine * sine), sine, centre, around, begin, end};
 }
 
-// Beam that holds another one's rays as a moving slice sees them: where they are at the middle of their time, and
-// around it by as far as the slice moves until they end.
+// A beam that holds a beam's rays as a moving slice sees them: the beam at the middle of its time span, widened by the
+// motion of the slice until its end.
 template <class F>
 LG_INLINE Beam<F> unmoved(const SliceMotion<float>& m, const Beam<F>& b) {
   const F half = F(0.5f), time = half * (b.begin + b.end), rest = half * (b.end - b.begin) + F(1e-6f);
@@ -87,18 +87,18 @@ LG_INLINE Beam<F> unmoved(const SliceMotion<float>& m, const Beam<F>& b) {
   const F path = fma(turn, fma(rest, speed, far), speed) * rest;
   const F rounding = F(1e-6f) * (far + sqrt(dot(at.origin, at.origin)));
   const F radius = select(cosine < F(0.05f), F(kEverywhere), fma(path, F(1.0001f), b.radius + rounding));
-  // Beams without rays stay so.
+  // Beams without rays stay empty.
   return {at.direction, cosine, sine, at.origin, select(b.radius < F(-0.5f * kEverywhere), b.radius, radius),
           b.begin,      b.end};
 }
 
-// Bounds that beams are tested against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.
+// Bounds to test beams against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.
 template <class F>
 struct RayBounds {
   Triple<F> axis[3], centre;
 };
 
-// Bounds from a record (see ray_record), whose rows are the axes over the lengths.
+// Bounds from a record (see ray_record), whose rows are the axes divided by their lengths.
 LG_INLINE RayBounds<float> ray_bounds_of(const float* r, float log2_alpha_min) {
   const float above = max(r[ray_record::kLog2Opacity] - log2_alpha_min, 0.0f), reach = sqrt(kTwoLn2 * above);
   RayBounds<float> b;
@@ -112,8 +112,8 @@ LG_INLINE RayBounds<float> ray_bounds_of(const float* r, float log2_alpha_min) {
   return b;
 }
 
-// Whether a Gaussian may reach a beam. A plane through the beam's tip, along its side that faces the Gaussian,
-// separates the others.
+// Whether a Gaussian may reach a beam. If not, a plane through the beam's tip, along the side that faces the Gaussian,
+// separates the two.
 template <class F>
 LG_INLINE MaskOf<F> reaches(const Beam<F>& b, const RayBounds<F>& g) {
   const Triple<F> v = {g.centre.x - b.centre.x, g.centre.y - b.centre.y, g.centre.z - b.centre.z};

@@ -19,8 +19,8 @@ LG_INLINE Ellipse<F> ellipse_of(const float* r) {
           F(r[record::kUy]), F(r[record::kVy]), F(r[record::kLog2Opacity])};
 }
 
-// log2 of opacity times the Gaussian at a distance (dx, dy) from its centre. Forward and backward must evaluate the
-// very same expression, so that their branches agree.
+// log2 of opacity times the Gaussian at an offset (dx, dy) from its centre. Forward and backward must evaluate exactly
+// the same expression, so that their branches agree.
 template <class F>
 LG_INLINE F log2_alpha(const Ellipse<F>& e, F dx, F dy) {
   const F u = fma(e.ux, dx, e.uy * dy), v = e.vy * dy;
@@ -38,8 +38,8 @@ LG_INLINE Slopes<F> slopes_of(const Ellipse<F>& e) {
   return {-(e.ux * e.uy) / fma(e.uy, e.uy, e.vy * e.vy), -e.uy / e.ux};
 }
 
-// The largest log2 alpha in the rectangle [x0, x1] x [y0, y1], relative to the centre. Every way from the centre into
-// the rectangle crosses the vertical or the horizontal edge that is closest: the best of these two.
+// The largest log2 alpha in the rectangle [x0, x1] x [y0, y1], relative to the centre. Every path from the centre into
+// the rectangle crosses the closest vertical or horizontal edge, so this is the larger value of these two edges.
 template <class F>
 LG_INLINE F best_log2_alpha(const Ellipse<F>& e, const Slopes<F>& s, F x0, F x1, F y0, F y1) {
   const F zero = F(0.0f);
@@ -49,16 +49,16 @@ LG_INLINE F best_log2_alpha(const Ellipse<F>& e, const Slopes<F>& s, F x0, F x1,
   return max(beside, above);
 }
 
-// Widens the test above by more than rounding costs, so that nothing is lost.
+// Widens the test above by more than its rounding error, so that no pixel is lost.
 inline constexpr float kReachMargin = 1e-3f;
 
-// Backward: one Gaussian at one pixel, and the combined upstream gradients of a pixel (spec section 3.1).
+// Backward: one Gaussian at one pixel, and a pixel's combined upstream gradients (spec section 3.1).
 
 inline constexpr float kLn2Twice = 1.3862944f;
-// Lower bound of the divisor of the expected depth.
+// The lower bound of the divisor of the expected depth.
 inline constexpr float kLeastAlpha = 1e-10f;
 
-// The expected depth D / max(A, least) of a pixel, differentiated: to D, and to the transmittance 1 - A.
+// The derivatives of a pixel's expected depth D / max(A, least) with respect to D and to the transmittance 1 - A.
 template <class F>
 struct ExpectedDepthGradient {
   F depth, transmittance;
@@ -72,8 +72,8 @@ LG_INLINE ExpectedDepthGradient<F> expected_depth_backward(F depth, F transmitta
   return {v_depth, select(divided, v_depth * depth / select(divided, alpha, F(1.0f)), F(0.0f))};
 }
 
-// The state of a pixel in the iteration from the last Gaussian to the first. In this direction a single number is the
-// sum of everything behind: the gradients of the farthest Gaussians keep their digits, which the difference between the
+// The state of a pixel in the iteration from the last Gaussian to the first. In this direction a single number sums
+// everything behind, and gradients of the farthest Gaussians keep their digits, which the difference between the
 // rendered image and the Gaussians in front would lose.
 template <class F>
 struct PixelBackward {
@@ -87,8 +87,8 @@ struct VisitGradient {
   F weight, v_sigma;
 };
 
-// `full`: opacity times the Gaussian, which `alpha` is, clamped; beyond `most` it has no gradient. `toward`: features
-// times their gradients.
+// `full`: opacity times the Gaussian; `alpha` is `full` clamped to `most`, and has no gradient beyond. `toward`:
+// features times their gradients.
 template <class F>
 LG_INLINE VisitGradient<F> visit_backward(F full, F alpha, F most, F toward, PixelBackward<F>& pixel) {
   const F inverse = quick_inverse(F(1.0f) - alpha);

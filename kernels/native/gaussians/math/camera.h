@@ -17,7 +17,7 @@ inline Lens lens_of(const View& view) {
   return view.distorted ? Lens::distorted : Lens::pinhole;
 }
 
-// Whether d x / d Y and d y / d X can differ from 0.
+// Whether d x / d Y and d y / d X may differ from 0.
 constexpr bool is_skew(Lens lens) { return lens == Lens::distorted || lens == Lens::fisheye; }
 
 template <class F>
@@ -55,7 +55,7 @@ LG_INLINE Pair<F> pixel_of(const View& view, const Triple<F>& p) {
   }
 }
 
-// Whether the lens shows a point: points beyond the radius at which a distortion folds back are not visible.
+// Whether the lens shows a point. Points beyond the radius at which a distortion folds back are not visible.
 template <Lens kLens, class F>
 LG_INLINE auto is_in_view(const View& view, const Triple<F>& p) {
   if constexpr (kLens == Lens::distorted) {
@@ -90,7 +90,7 @@ LG_INLINE Jacobian<F> jacobian_of(const View& view, const Triple<F>& p) {
   }
 }
 
-// Gradients of what `pixel_of` and `jacobian_of` used.
+// Gradients of the inputs of `pixel_of` and `jacobian_of`.
 template <class F>
 struct CameraGradient {
   Triple<F> point;
@@ -114,7 +114,7 @@ LG_INLINE CameraGradient<F> orthographic_backward(const View& view, const Triple
   return g;
 }
 
-// The Jacobian's derivatives are those of a map, symmetric in the variables.
+// The Jacobian's derivatives are second derivatives of a map, and so symmetric in the variables.
 template <class F>
 LG_INLINE CameraGradient<F> fisheye_backward(const View& view, const Triple<F>& p, const Pair<F>& v_pixel,
                                              const Jacobian<F>& v_j, const Jacobian<F>& j) {
@@ -177,7 +177,8 @@ LG_INLINE CameraGradient<F> pinhole_backward(const View& view, bool fork, const 
     g.fy = v * v_pixel.y;
   }
   v_inverse = fma(fx, along_x, fy * along_y);
-  // The limits follow the intrinsics: fx times one is a constant, minus cx but for Inria's symmetric ones.
+  // The limits depend on the intrinsics: fx times a limit is a constant minus cx, or for Inria's symmetric limits a
+  // constant.
   const F held_u = select(free_u, zero, v_uc) / fx, held_v = select(free_v, zero, v_vc) / fy;
   g.fx = g.fx + inverse * along_x - uc * held_u;
   g.fy = g.fy + inverse * along_y - vc * held_v;

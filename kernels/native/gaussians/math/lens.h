@@ -59,7 +59,7 @@ LG_INLINE DistortionJacobian<F> distortion_jacobian(const float* k, F u, F v) {
           fma(two * v * v, radial.first, radial.value) + p2 * u + three * p1 * v};
 }
 
-// Gradient with respect to (u, v), given that with respect to the Jacobian (`cross`: of both entries, summed).
+// The gradient with respect to (u, v), given the Jacobian's gradient (`cross`: the sum of both entries' gradients).
 template <class F>
 LG_INLINE Pair<F> distortion_jacobian_backward(const float* k, F u, F v, const DistortionJacobian<F>& d) {
   const Radial<F> radial = radial_factor(k, fma(u, u, v * v));
@@ -89,8 +89,8 @@ LG_INLINE F arctangent(F x) {
   return select(inverted, F(1.57079633f) - angle, angle);
 }
 
-// kappa = atan(r / Z) / r, d = (d kappa / d r) / r and e = (d d / d r) / r. Near the axis they come from their series
-// in r / Z, where the closed forms cancel.
+// kappa = atan(r / Z) / r, d = (d kappa / d r) / r and e = (d d / d r) / r. Near the axis, where the closed forms
+// cancel, they are computed from their series in r / Z.
 template <class F>
 struct Equidistant {
   F kappa, d, e;

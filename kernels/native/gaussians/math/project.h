@@ -15,13 +15,13 @@ inline constexpr int kInriaTile = 16;
 template <class F>
 struct Gaussian {
   Triple<F> mean;
-  Quaternion<F> quaternion;  // Both this and `scale`,
+  Quaternion<F> quaternion;  // Either this and `scale`,
   Triple<F> scale;
   Symmetric<F> covariance;  // or this.
   F opacity;
 };
 
-// The ellipse before it is cut to the film, and what led to it.
+// The ellipse before it is cut to the film, with the values that led to it.
 template <class F>
 struct Footprint {
   Triple<F> p;  // Camera frame.
@@ -100,7 +100,7 @@ LG_INLINE Footprint<F> footprint_of(const View& view, const Pose& pose, const Se
   return f;
 }
 
-// The data for drawing, and the values that callers may request.
+// The data for blending, and the values that callers may request.
 template <class F>
 struct Projected {
   F x, y, depth;
@@ -108,8 +108,8 @@ struct Projected {
   F half_width, half_height;   // Half size of the ellipse where alpha reaches alpha_min; pixels.
   F a, b, c;                   // Conic.
   F opacity;                   // Times the compensation.
-  F radius_x, radius_y;        // Radii as the convention counts them; whole.
-  F left, right, top, bottom;  // Pixels it may reach, whole: [left, right) x [top, bottom).
+  F radius_x, radius_y;        // Radii in the convention of the semantics; whole.
+  F left, right, top, bottom;  // Pixels that it may reach, whole: [left, right) x [top, bottom).
   decltype(F() < F()) visible;
 };
 
@@ -119,7 +119,7 @@ LG_INLINE F ceil_whole(F a) {
   return select(rounded < a, rounded + F(1.0f), rounded);
 }
 
-// Pixels from `low` to `high`, cut to [0, size) and widened by what rounding may have cost.
+// Pixels from `low` to `high`, widened by the rounding error and cut to [0, size).
 template <class F>
 LG_INLINE Pair<F> pixels_between(F low, F high, int size) {
   const float n = static_cast<float>(size), margin = 0.01f;
@@ -162,7 +162,7 @@ LG_INLINE void gsplat_extent(const View& view, const Settings& settings, Project
               (y - g.radius_y < F(1.0f * view.height));
 }
 
-// The camera's frame, and whether the point is in the range of depths that the view shows.
+// Transforms a point to the camera's frame; `visible`: whether it is in the view's range of depths.
 template <Lens kLens, class F>
 LG_INLINE Triple<F> to_camera(const View& view, const Pose& pose, const Settings& settings, const Triple<F>& mean,
                               decltype(F() < F())& visible) {
@@ -172,12 +172,12 @@ LG_INLINE Triple<F> to_camera(const View& view, const Pose& pose, const Settings
   visible = (p.z <= F(settings.far)) & is_in_view<kLens>(view, p);
   visible = visible & (settings.inria ? p.z > near : p.z >= near);
   if constexpr (kLens != Lens::orthographic) visible = visible & (p.z > F(1e-12f));
-  // Values computed from these must stay finite for all.
+  // Values computed from these must stay finite even if the point is not visible.
   const F zero = F(0.0f);
   return {select(visible, p.x, zero), select(visible, p.y, zero), select(visible, p.z, F(1.0f))};
 }
 
-// Inria's way to pixels, through the full projection (spec section 1.1): h.x, h.y and 1 / (h.w + 1e-7).
+// Inria's projection to pixels with the full projection matrix (spec section 1.1): h.x, h.y and 1 / (h.w + 1e-7).
 template <class F>
 LG_INLINE Triple<F> inria_projection(const View& view, const Triple<F>& mean) {
   const float* k = view.projection;
@@ -187,8 +187,8 @@ LG_INLINE Triple<F> inria_projection(const View& view, const Triple<F>& mean) {
   return {x, y, F(1.0f) / (w + F(1e-7f))};
 }
 
-// Finishes what follows from the ellipse on the film: `f` has a, b, c, sharp and schur. g.x, g.y and g.visible must be
-// set.
+// Computes the fields that follow from the ellipse on the film: `f` has a, b, c, sharp and schur. g.x, g.y and
+// g.visible must be set.
 template <class F, class Ellipse>
 LG_INLINE void finish_ellipse(const View& view, const Settings& settings, const Ellipse& f, F opacity,
                               Projected<F>& g) {
@@ -216,7 +216,7 @@ LG_INLINE void finish_ellipse(const View& view, const Settings& settings, const 
   g.right = columns.y;
   g.top = rows.x;
   g.bottom = rows.y;
-  // Too faint for any pixel: it is still counted as seen by Inria's convention.
+  // A Gaussian too faint for any pixel still counts as seen in Inria's convention.
   g.right = select(above >= zero, g.right, g.left);
 }
 

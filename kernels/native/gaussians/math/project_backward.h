@@ -12,7 +12,7 @@ template <class F>
 struct PixelSums {
   F one, x, y, xx, xy, yy;
   F depth;
-  Pair<F> extra;  // Gradient of the projected mean that came from elsewhere.
+  Pair<F> extra;  // Further gradient of the projected mean, not from pixels.
 };
 
 template <class F>
@@ -34,13 +34,13 @@ LG_INLINE Triple<F> combined(F a, const Triple<F>& x, F b, const Triple<F>& y) {
   return {fma(a, x.x, b * y.x), fma(a, x.y, b * y.y), fma(a, x.z, b * y.z)};
 }
 
-// Gradient of the covariance on the film as 2x2 symmetric matrix, doubled: what multiplies its square root.
+// The gradient of the covariance on the film, a symmetric 2x2 matrix, doubled: the factor of its square root.
 template <class F>
 struct FilmGradient {
   F xx, xy, yy;
 };
 
-// Through the conic: -Q M Q, M the second moments.
+// Backpropagates through the conic: -Q M Q, with M the second moments.
 template <class F>
 LG_INLINE FilmGradient<F> conic_backward(const Projected<F>& g, const PixelSums<F>& sums) {
   const F px = fma(g.a, sums.xx, g.b * sums.xy), py = fma(g.a, sums.xy, g.b * sums.yy);
@@ -66,7 +66,7 @@ LG_INLINE FilmGradient<F> film_backward(const Settings& settings, const Footprin
   return v;
 }
 
-// v_J = v_W R^T and v_R = J^T v_W for W = J R, R the rotation to the camera and v_W in two rows.
+// v_J = v_W R^T and v_R = J^T v_W for W = J R, with R the rotation to the camera and v_W given as two rows.
 template <class F>
 LG_INLINE Jacobian<F> jacobian_gradient(const Matrix<F>& rotation, const Triple<F>& v_w0, const Triple<F>& v_w1) {
   return {rotation * v_w0, rotation * v_w1};
@@ -124,7 +124,7 @@ LG_INLINE Jacobian<F> shape_backward(const Pose& pose, const Settings& settings,
   return jacobian_gradient(rotation_of<F>(pose), v_w0, v_w1);
 }
 
-// Through Inria's projection to the mean (spec section 3.5); adds the gradient of its columns x, y and w to `sums`.
+// Backpropagates through Inria's projection to the mean (spec section 3.5); sets `v_h` to the gradient of h.
 template <class F>
 LG_INLINE Triple<F> inria_projection_backward(const View& view, const Triple<F>& mean, const Pair<F>& v_pixel,
                                               Triple<F>& v_h) {
@@ -137,8 +137,8 @@ LG_INLINE Triple<F> inria_projection_backward(const View& view, const Triple<F>&
   return transposed_times(columns, v_h);
 }
 
-// All but the spherical harmonics. `v_h` receives the gradient of Inria's h, if the view has one. The Gaussian must be
-// visible.
+// All gradients except the spherical harmonics'. `v_h` receives the gradient of Inria's h, if the view has one. The
+// Gaussian must be visible.
 template <Lens kLens, bool kCovariance, class F>
 LG_INLINE GaussianGradient<F> project_backward(const View& view, const Pose& pose, const Settings& settings,
                                                const Gaussian<F>& gaussian, const PixelSums<F>& sums, Triple<F>& v_h) {
@@ -162,7 +162,7 @@ LG_INLINE GaussianGradient<F> project_backward(const View& view, const Pose& pos
   const Jacobian<F> v_j = shape_backward<kLens, kCovariance>(pose, settings, gaussian, f, v_film, to);
   const Pair<F> v_pixel = view.projected ? Pair<F>{zero, zero} : to.mean2d;
   CameraGradient<F> camera = camera_backward<kLens>(view, settings.fork_gradients, p, v_pixel, v_j, f.j);
-  // The depth fork does not send the depth's gradient to the mean (spec section 6, item 1).
+  // The depth fork does not propagate the depth's gradient to the mean (spec section 6, item 1).
   if (!settings.fork_gradients) camera.point.z = camera.point.z + sums.depth;
   to.fx = camera.fx;
   to.fy = camera.fy;

@@ -1,6 +1,6 @@
-// Response of one Gaussian along one ray (sensors spec section 3): with its axes and scales it becomes a unit sphere,
-// and what counts is how close the ray comes to the centre. Rays and Gaussians are in one frame, that of the camera at
-// the start of the exposure. Templates on the number type.
+// The response of one Gaussian along one ray (sensors spec section 3): in a frame in which the Gaussian is a unit
+// sphere, the response depends on the ray's distance from the centre. Rays and Gaussians are in the frame of the camera
+// at the start of the exposure. Templates on the number type.
 #pragma once
 
 #include "common/math/exp.h"
@@ -10,7 +10,7 @@
 LG_BEGIN_ENGINE(gaussians)
 
 // The record of a Gaussian: `kUnit`, the matrix to the frame in which it is a unit sphere, row by row; its centre
-// there; and the number of its slice among those that move, or -1.
+// in that frame; and the number of its slice among the moving slices, or -1.
 namespace ray_record {
 enum Field { kUnit, kCentre = 9, kLog2Opacity = 12, kMotion, kUsed };
 }
@@ -27,7 +27,7 @@ struct UnitRay {
   Triple<F> origin, direction;
 };
 
-// A ray as a moving slice sees it, whose Gaussians stay where they are at the start of the exposure.
+// A ray as a moving slice sees it, in whose frame Gaussians stay where they are at the start of the exposure.
 template <class F>
 LG_INLINE UnitRay<F> unmoved(const SliceMotion<float>& m, F time, const Triple<F>& origin, const Triple<F>& direction) {
   const SineCosine<F> half = half_turn(m, time);
@@ -36,8 +36,8 @@ LG_INLINE UnitRay<F> unmoved(const SliceMotion<float>& m, F time, const Triple<F
   return {here + turn_of(axis, -half.sine, half.cosine, from_origin), turned_back(m, half, direction)};
 }
 
-// Adds to the sums of a moving slice (see kSliceMotionSums), given a ray as it sees it and the gradient of that, and
-// those of a normal, which the slice turns; returns the gradient of the ray.
+// Adds to the sums of a moving slice (see kSliceMotionSums), given a ray as the slice sees it with its gradient, and a
+// normal, which the slice turns, with its gradient; returns the gradient of the ray.
 template <class F, class Add>
 LG_INLINE UnitRay<F> unmoved_backward(const SliceMotion<float>& m, F time, const UnitRay<F>& ray, const UnitRay<F>& v,
                                       const Triple<F>& normal, const Triple<F>& v_normal, const Add& add) {
@@ -56,7 +56,7 @@ LG_INLINE Triple<float> third_axis(const float* r) {
   return scaled(row, 1.0f / sqrt(dot(row, row)));
 }
 
-// The origin is the frame's if `kOneOrigin`.
+// The ray in the Gaussian's unit frame. With `kOneOrigin` it starts at the camera frame's origin.
 template <bool kOneOrigin, class F>
 LG_INLINE UnitRay<F> unit_ray(const float* r, const Triple<F>& origin, const Triple<F>& direction) {
   const Matrix<F> m = {{F(r[0]), F(r[1]), F(r[2])}, {F(r[3]), F(r[4]), F(r[5])}, {F(r[6]), F(r[7]), F(r[8])}};
@@ -69,7 +69,7 @@ LG_INLINE UnitRay<F> unit_ray(const float* r, const Triple<F>& origin, const Tri
   }
 }
 
-// Closest place of the ray: the response there, and whether that is ahead of the origin.
+// The ray's closest point to the centre: the response there, and whether it is ahead of the origin.
 template <class F>
 struct Closest {
   Triple<F> across;  // origin x direction
@@ -81,7 +81,7 @@ LG_INLINE Closest<F> closest_of(const UnitRay<F>& ray) {
   return {cross(ray.origin, ray.direction), quick_inverse(max(dot(ray.direction, ray.direction), F(1e-30f))),
           dot(ray.origin, ray.direction)};
 }
-// log2 of opacity times response. Forward and backward must evaluate the very same expression.
+// log2 of opacity times response. Forward and backward must evaluate exactly the same expression.
 template <class F>
 LG_INLINE F log2_alpha(const Closest<F>& c, float log2_opacity) {
   return fnma(dot(c.across, c.across) * F(kHalfLog2E), c.inverse, F(log2_opacity));
@@ -97,16 +97,16 @@ struct RayRow {
   F xx, xy, xz, yy, yz, zz, ox, oy, oz, one, nx, ny, nz;
 };
 
-// Gradients that a pixel sends back to a Gaussian: v_sigma, the share of the weight that distances and normals have,
-// and the gradients of these.
+// Gradients that a pixel sends back to a Gaussian: v_sigma, the weight (`share`) with which distance and normal count,
+// and the gradients of the distance and the normal.
 template <class F>
 struct RayPull {
   F v_sigma, share, v_hit;
   Triple<F> v_normal;
 };
 
-// Adds a pixel to the row; returns the gradient of the ray in the Gaussian's unit frame. Distances and normals count if
-// `kGeometry`.
+// Adds a pixel to the row; returns the gradient of the ray in the Gaussian's unit frame. `kGeometry`: includes
+// distances and normals.
 template <bool kGeometry, class F>
 LG_INLINE UnitRay<F> add_to_row(const UnitRay<F>& ray, const Closest<F>& at, const RayPull<F>& v, RayRow<F>& sums) {
   const Triple<F>& d = ray.direction;
@@ -142,7 +142,7 @@ LG_INLINE UnitRay<F> add_to_row(const UnitRay<F>& ray, const Closest<F>& at, con
           {fma(t, v_origin.x, -(along * n.x)), fma(t, v_origin.y, -(along * n.y)), fma(t, v_origin.z, -(along * n.z))}};
 }
 
-// Gradients in the frame of the camera at the start.
+// Converts gradients from the unit frame to the frame of the camera at the start.
 template <class F>
 LG_INLINE UnitRay<F> from_unit(const float* r, const UnitRay<F>& v) {
   const Matrix<F> m = {{F(r[0]), F(r[1]), F(r[2])}, {F(r[3]), F(r[4]), F(r[5])}, {F(r[6]), F(r[7]), F(r[8])}};

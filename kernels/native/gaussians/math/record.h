@@ -6,12 +6,13 @@
 LG_BEGIN_ENGINE(gaussians)
 
 inline constexpr int kRecordFloats = 16;
-// Features (colours, then depth and inverse depth if requested) in the record; further ones are in a separate array.
+// The number of features (colours, then depth and inverse depth if requested) in the record; further features are in a
+// separate array.
 inline constexpr int kInlineFeatures = 8;
 
-// Conics are kept times this, so that exponents are powers of two: log2(e) / 2.
+// Conics are stored times log2(e) / 2, so that exponentials are powers of two.
 inline constexpr float kHalfLog2E = 0.72134752f;
-// Pixels that have ended are moved here, where no Gaussian reaches them.
+// The position to which ended pixels are moved, where no Gaussian reaches them.
 inline constexpr float kNowhere = 1e9f;
 
 // Fields of a record; with d = (x, y) - pixel:  log2 alpha = log2_opacity - u^2 - v^2,  u = ux d.x + uy d.y,  v = vy

@@ -1,5 +1,5 @@
-// The direction in which a Gaussian is seen, from which its colour depends through spherical harmonics (spec sections
-// 1.6 and 3.7). Templates on the number type.
+// The direction in which a Gaussian is seen, on which its colour depends through spherical harmonics (spec sections 1.6
+// and 3.7). Templates on the number type.
 #pragma once
 
 #include "common/math/harmonics.h"
@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// A direction of length 1 and the inverse of the distance; 0 where there is none.
+// A unit direction and the inverse of the distance; 0 where the distance is 0.
 template <class F>
 struct Direction {
   Triple<F> d;
@@ -23,7 +23,7 @@ LG_INLINE Direction<F> direction_to(const Pose& pose, const Triple<F>& mean) {
   return {{x * inverse, y * inverse, z * inverse}, inverse};
 }
 
-// Gradient of the mean, from that of the unit direction.
+// The gradient of the mean, from the unit direction's gradient.
 template <class F>
 LG_INLINE Triple<F> direction_backward(const Direction<F>& direction, const Triple<F>& v) {
   const F along = dot(direction.d, v);

@@ -1,5 +1,5 @@
 // The shape of a Gaussian: rotation from a quaternion, and 3x3 algebra (spec sections 1.2 and 3.6). Templates on the
-// number type; members instead of arrays, which compilers would keep in memory.
+// number type. Members are used instead of arrays, which compilers would keep in memory.
 #pragma once
 
 #include "gaussians/math/camera.h"
@@ -68,7 +68,7 @@ LG_INLINE Matrix<F> rotation_of(const Pose& pose) {
   return {{F(r[0]), F(r[1]), F(r[2])}, {F(r[3]), F(r[4]), F(r[5])}, {F(r[6]), F(r[7]), F(r[8])}};
 }
 
-// A quaternion of length 1 and the factor that made it so; the identity and 0 where there is no direction.
+// A unit quaternion and the factor that normalised it; the identity and 0 if the quaternion is too short.
 template <class F>
 struct UnitQuaternion {
   Quaternion<F> q;
@@ -77,7 +77,7 @@ struct UnitQuaternion {
 
 template <class F>
 LG_INLINE UnitQuaternion<F> normalized(const Quaternion<F>& q) {
-  // Divided by the largest component first: squares of tiny and huge ones would leave the range.
+  // Divides by the largest component first, since squares of tiny and huge components would leave the range.
   const F largest = max(max(abs(q.w), abs(q.x)), max(abs(q.y), abs(q.z)));
   const auto good = largest > F(1e-18f);
   const F first = F(1.0f) / select(good, largest, F(1.0f));
@@ -99,7 +99,7 @@ LG_INLINE Matrix<F> rotation_of(const Quaternion<F>& q) {
           {fma(q.x, z2, -wy), fma(q.y, z2, wx), fnma(q.x, x2, fnma(q.y, y2, one))}};
 }
 
-// Gradient of the quaternion, given that of the rotation matrix (spec section 3.6).
+// The gradient of the quaternion, given the rotation matrix's gradient (spec section 3.6).
 template <class F>
 LG_INLINE Quaternion<F> rotation_backward(const Quaternion<F>& q, const Matrix<F>& e) {
   const F two = F(2.0f);
@@ -110,7 +110,7 @@ LG_INLINE Quaternion<F> rotation_backward(const Quaternion<F>& q, const Matrix<F
           two * (q.x * xz + q.y * yz + q.w * wz - two * q.z * (e.x.x + e.y.y))};
 }
 
-// Through the normalisation.
+// Backpropagates through the normalisation.
 template <class F>
 LG_INLINE Quaternion<F> normalized_backward(const UnitQuaternion<F>& unit, const Quaternion<F>& v) {
   const Quaternion<F>& q = unit.q;

@@ -1,11 +1,11 @@
-// Response of one 2D Gaussian (surfel) at one pixel, forward and backward (sensors spec section 7; Huang et al., "2D
-// Gaussian Splatting for Geometrically Accurate Radiance Fields", 2024, sections 4.1 and 4.2). Templates on the number
-// type.
+// The response of one 2D Gaussian (surfel) at one pixel, forward and backward (sensors spec section 7; Huang et al.,
+// "2D Gaussian Splatting for Geometrically Accurate Radiance Fields", 2024, sections 4.1 and 4.2). Templates on the
+// number type.
 //
 // The ray of a pixel meets the surfel's plane at (u, v), in standard deviations along its two axes. With d = pixel -
-// the projected mean, u = n_u(d) / n(d) and v = n_v(d) / n(d) are quotients of linear functions: so close to the surfel
-// nothing cancels that is large. A disc of sqrt(1/2) pixel about the centre of the surfel's box in the image is the
-// low-pass filter: what counts is the smaller of the two distances.
+// the projected mean, u = n_u(d) / n(d) and v = n_v(d) / n(d) are quotients of linear functions, so that no large terms
+// cancel close to the surfel. A disc of sqrt(1/2) pixel about the centre of the surfel's box in the image is the
+// low-pass filter: the smaller of the two distances counts.
 #pragma once
 
 #include "common/math/exp.h"
@@ -38,11 +38,11 @@ struct SurfelPixel {
   F u, v, inverse;  // 1 / n
   F disc_x, disc_y;
   F power;                     // log2 of opacity times the Gaussian.
-  decltype(F() < F()) inside;  // The plane counts, not the disc.
-  decltype(F() < F()) exists;  // The ray meets the plane.
+  decltype(F() < F()) inside;  // Whether the plane counts, not the disc.
+  decltype(F() < F()) exists;  // Whether the ray meets the plane.
 };
 
-// Forward and backward must evaluate the very same expression, so that their branches agree.
+// Forward and backward must evaluate exactly the same expression, so that their branches agree.
 template <class F>
 LG_INLINE SurfelPixel<F> surfel_at(const float* r, F x, F y) {
   using namespace surfel_record;
@@ -62,7 +62,7 @@ LG_INLINE SurfelPixel<F> surfel_at(const float* r, F x, F y) {
   return s;
 }
 
-// The geometric part of a row, in the order of surfel_row; `abs_x` and `abs_y` are those of add_absolute
+// The geometric part of a row, in the order of surfel_row; `abs_x` and `abs_y` come from add_absolute
 // (math/surfel_project.h).
 template <class F>
 struct SurfelRow {
@@ -72,7 +72,7 @@ struct SurfelRow {
 template <class F>
 LG_INLINE void add_to_row(const SurfelPixel<F>& s, F v_sigma, SurfelRow<F>& to) {
   const F plane = zero_unless(s.inside, v_sigma), disc = v_sigma - plane, zero = F(0.0f);
-  // The plane may be met anywhere where the disc counts.
+  // Where the disc counts, the plane may be met anywhere.
   const F u = select(s.inside, s.u, zero), v = select(s.inside, s.v, zero), scale = plane * s.inverse;
   const F v_u = scale * u, v_v = scale * v, v_n = -fma(v_u, u, v_v * v);
   to.one = to.one + v_sigma;
@@ -89,8 +89,8 @@ LG_INLINE void add_to_row(const SurfelPixel<F>& s, F v_sigma, SurfelRow<F>& to) 
   to.disc_y = fma(disc, s.disc_y, to.disc_y);
 }
 
-// Depths of a pixel's surfels: the median, which is that of the last one in front of which more than half of the light
-// is left, and the distortion, sum over pairs j < i of 2 w_i w_j (z_i - z_j) (section 5 of the paper, without squares).
+// Depths of a pixel's surfels: the median, the depth of the last surfel with a transmittance above 1/2 in front of it,
+// and the distortion, the sum over pairs j < i of 2 w_i w_j (z_i - z_j) (section 5 of the paper, without squares).
 template <class F>
 struct DepthSums {
   F median, distortion, depth;
@@ -104,8 +104,9 @@ LG_INLINE void add_depth(DepthSums<F>& to, decltype(F() < F()) live, F weight, F
   to.median = select(live & (before > F(0.5f)), z, to.median);
 }
 
-// The derivatives of the distortion by the weight and by the depth of a surfel: `before` is the transmittance in front
-// of it, `in_front` the sum of weights times depths there, and `alpha` and `depth` are those sums of all.
+// The derivatives of the distortion with respect to the weight and the depth of a surfel: `before` is the transmittance
+// in front of it, `in_front` the sum of weights times depths in front of it, and `alpha` and `depth` are the sums of
+// weights and of weights times depths over all surfels.
 template <class F>
 struct DistortionSlope {
   F weight, depth;

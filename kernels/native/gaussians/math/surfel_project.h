@@ -1,4 +1,4 @@
-// Projection of a surfel: its record, its box and an ellipse that holds the pixels it may reach; and the gradients
+// Projection of a surfel: its record, its box, an ellipse that holds the pixels it may reach, and the gradients
 // (sensors spec section 7). Templates on the number type.
 //
 // Axes a and b (times their lengths) and mean p in the camera's frame give the matrix from (u, v, 1) to
@@ -12,7 +12,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// gsplat's boxes end so many standard deviations from their centre, and have at least this variance, squared pixels.
+// gsplat's boxes end this many standard deviations from their centre, and have at least this variance, squared pixels.
 inline constexpr float kSurfelExtent = 3.33f, kLeastSurfelVariance = 1e-4f;
 // Surfels whose axes are larger in the image, in pixels times depth, are not drawn, nor are those without any extent.
 inline constexpr float kLargestSurfel = 1e15f, kSmallestSurfel = 1e-30f;
@@ -26,9 +26,9 @@ struct SurfelShape {
   F p0, q0, p1, q1;  // See above.
   F divisor;         // 1 / (a.z^2 + b.z^2 - p.z^2)
   F offset_x, offset_y;
-  F scale;           // Common factor of the record's coefficients: they are homogeneous.
+  F scale;           // Common factor of the record's coefficients, which are homogeneous.
   Triple<F> normal;  // The third axis turned to the camera, in the slice's frame.
-  F turn;            // -1 where it was turned.
+  F turn;            // -1 if the third axis was reversed, else 1.
 };
 
 template <class F>
@@ -61,8 +61,8 @@ LG_INLINE SurfelShape<F> surfel_shape(const View& view, const Pose& pose, const 
   return s;
 }
 
-// An ellipse that holds the pixels in which alpha may reach its minimum, relative to the projected mean: where the
-// plane is met within so many standard deviations, widened by the disc.
+// An ellipse, relative to the projected mean, that holds the pixels in which alpha may reach its minimum: where the
+// plane is met within the corresponding number of standard deviations, widened by the disc.
 template <class F>
 struct SurfelReach {
   F x, y, a, b, c;
@@ -71,7 +71,7 @@ template <class F>
 LG_INLINE SurfelReach<F> surfel_reach(const SurfelShape<F>& s, F reach2) {
   const F zero = F(0.0f), z2 = s.p.z * s.p.z;
   const F across = reach2 * fma(s.a.z, s.a.z, s.b.z * s.b.z);
-  // Close to the camera's plane the outline is no ellipse.
+  // Close to the camera's plane the outline is not an ellipse.
   const auto bounded = across < F(0.999f) * z2;
   const F divisor = F(-1.0f) / select(bounded, z2 - across, F(1.0f)), along = reach2 * divisor;
   SurfelReach<F> e;
@@ -82,7 +82,7 @@ LG_INLINE SurfelReach<F> surfel_reach(const SurfelShape<F>& s, F reach2) {
   const F yy = fma(e.y, e.y, -fma(s.p1, s.p1, s.q1 * s.q1) * along);
   const F from_x = s.offset_x - e.x, from_y = s.offset_y - e.y;
   const F disc = sqrt(F(0.5f) * reach2) + sqrt(fma(from_x, from_x, from_y * from_y));
-  // The ellipse's shorter axis is at least the disc's radius, and `slack` is more than rounding may cost long ellipses.
+  // The ellipse's shorter axis is at least the disc's radius; `slack` exceeds the rounding error of long ellipses.
   const F mid = F(0.5f) * (xx + yy), half = F(0.5f) * (xx - yy), slack = F(4e-6f) * mid;
   const F shortest = mid - sqrt(fma(half, half, xy * xy)) - slack;
   const F wider = max(fma(disc, disc, -shortest), zero) + slack, everywhere = F(1e24f), inverse = F(1.0f) / reach2;
@@ -117,7 +117,7 @@ struct ProjectedSurfel {
     to[kOffsetY] = s.offset_y;
     to[kLog2Opacity] = g.log2_opacity;
   }
-  // a.z and b.z, scaled as n_u and n_v are: for the gradients by which density is controlled.
+  // a.z and b.z, scaled like n_u and n_v, for the gradients of density control.
   LG_INLINE Pair<F> tilt() const {
     const F k = F(kRootHalfLog2E) * shape.scale * shape.p.z;
     return {k * shape.a.z, k * shape.b.z};
@@ -156,7 +156,7 @@ LG_INLINE ProjectedSurfel<F> project_surfel(const View& view, const Pose& pose, 
   } f = {reach.a, reach.b, reach.c, F(0.0f), determinant(reach.a, reach.b, reach.c) / reach.c};
   const auto seen = g.visible;
   finish_ellipse(view, settings, f, gaussian.opacity, g);
-  // Whether and where it is counted does not follow from the ellipse.
+  // Visibility and the box do not follow from the ellipse.
   g.right = select(g.visible, g.right, g.left);
   g.visible = seen;
   g.right = select(largest > F(kSmallestSurfel), g.right, g.left);
@@ -173,8 +173,8 @@ LG_INLINE ProjectedSurfel<F> project_surfel(const View& view, const Pose& pose, 
   return to;
 }
 
-// Gradients that a surfel receives from a view's pixels: the sums of surfel_row, and the gradients of its depth, of its
-// normal in the slice's frame, and of the box's centre that came from elsewhere.
+// Gradients that a surfel receives in a view: the sums of surfel_row over its pixels, and the gradients of its depth,
+// of its normal in the slice's frame, and of the box's centre.
 template <class F>
 struct SurfelUpstream {
   const F* row;
@@ -183,7 +183,7 @@ struct SurfelUpstream {
   Pair<F> extra;
 };
 
-// Gradients of the Gaussian and the pose, from those of the mean and the axes in the camera's frame.
+// Gradients of the Gaussian and the pose, from the gradients of the mean and the axes in the camera's frame.
 template <class F>
 LG_INLINE void surfel_axes_backward(const Pose& pose, const Settings& settings, const Gaussian<F>& gaussian,
                                     const SurfelShape<F>& s, const Triple<F>& v_p, const Triple<F>& v_a,
@@ -203,8 +203,9 @@ LG_INLINE void surfel_axes_backward(const Pose& pose, const Settings& settings, 
   to.rotation = outer(v_p, gaussian.mean) + outer(v_a, scaled(first, length_a)) + outer(v_b, scaled(second, length_b));
 }
 
-// gsplat's gradient for density control ("gradient_2dgs") is that of the third entries of the matrix's first two rows,
-// times the depth: as if the projected mean moved, but neither axis. Adds the absolute value of a pixel's.
+// gsplat's gradient for density control ("gradient_2dgs") is the gradient of the third entries of the matrix's first
+// two rows times the depth, as if the projected mean moved, but neither axis. Adds the absolute value of a pixel's
+// gradient.
 template <class F>
 LG_INLINE void add_absolute(const float* r, const Pair<F>& tilt, const SurfelPixel<F>& s, F v_sigma, F& x, F& y) {
   using namespace surfel_record;
@@ -220,7 +221,8 @@ LG_INLINE Pair<F> absolute_mean2d(const F* row) {
   return {F(kTwoLn2) * row[surfel_row::kAbsX], F(kTwoLn2) * row[surfel_row::kAbsY]};
 }
 
-// All but the spherical harmonics. `normal` receives the surfel's, in the slice's frame. The Gaussian must be visible.
+// All gradients except the spherical harmonics'. `normal` receives the surfel's normal in the slice's frame. The
+// Gaussian must be visible.
 template <class F>
 LG_INLINE GaussianGradient<F> surfel_backward(const View& view, const Pose& pose, const Settings& settings,
                                               const Gaussian<F>& gaussian, const SurfelUpstream<F>& sums,
@@ -253,7 +255,7 @@ LG_INLINE GaussianGradient<F> surfel_backward(const View& view, const Pose& pose
   F v_q1 = fma(mz, v_ux, k * fma(s.p0, v_n, -(s.a.z * v_nx)));
   F v_az = k * fma(s.q0, v_ny, -(s.q1 * v_nx)), v_bz = k * fma(s.p1, v_nx, -(s.p0 * v_ny));
   F v_z = m * (fma(s.q1, v_ux, -(s.q0 * v_uy)) + fma(s.p0, v_vy, -(s.p1 * v_vx)));
-  // Through the box's centre.
+  // Backpropagates through the box's centre.
   const F ax = s.divisor * v_cx, ay = s.divisor * v_cy;
   v_p0 = fma(ax, s.a.z, v_p0);
   v_q0 = fma(ax, s.b.z, v_q0);

@@ -19,7 +19,7 @@ LG_INLINE Triple<Pack64> part_of(const float* packs, int part) {
   return {at(0), at(1), at(2)};
 }
 
-// The gradients of the angles of a lidar's returns, given those of their directions.
+// Writes the gradients of the angles of a lidar's returns, given the gradients of their directions.
 void write_angles(const RayBlock& b, int part, const Triple<Pack64>& v_direction, float* to) {
   const Pair<Pack64> angles = return_angles(b.view, lidar_table(b.view, b.number, b.scene), b.x, b.y, part);
   const Pair<Pack64> v = direction_backward(angles, v_direction);

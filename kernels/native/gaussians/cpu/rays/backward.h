@@ -1,4 +1,4 @@
-// The gradients that lead through the rays of pixels: to lenses, poses, or rays that were given.
+// The gradients that pass through the rays of pixels to lenses, poses or given rays.
 #pragma once
 
 #include "gaussians/cpu/rays/field.h"
@@ -19,12 +19,13 @@ struct RayBlock {
   LG_INLINE const Sensor& sensor() const { return scene.sensors[number]; }
 };
 
-// Zeros for the totals [kRaySums] and for each row of tiles.
+// Allocates and clears the totals [kRaySums] and the sums of each row of tiles.
 double* clear_ray_sums(ViewState& state);
-// Adds the gradients of the lens and of the motion, see kRaySums, and writes those of a lidar's angles [V, H, W, 2].
+// Adds the gradients of the lens and of the motion, see kRaySums, and writes the gradients of a lidar's angles [V, H,
+// W, 2].
 void add_ray_sums(const RayBlock& block, double* sums, float* lidar_angles);
 void total_ray_sums(const ViewState& state, double* sums);
-// Gradients of rays [V, H, W, 6] in the world.
+// Writes the gradients of rays [V, H, W, 6], world frame.
 void write_ray_gradients(const RayBlock& block, const float* given, float* to);
 
 void blend_rays_backward(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,

@@ -5,7 +5,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 void bin_rays(const ViewData& data, const RayField& field, const uint64_t* pairs, const Segments& segments,
               ViewState& state, Workspace& w) {
-  // Masks of Gaussians that reach at most one window of tiles, from the counting pass for the placing pass.
+  // Masks of Gaussians that reach at most one window of tiles, kept from the counting pass for the placing pass.
   uint16_t* masks = w.tile_masks.ensure<uint16_t>(static_cast<std::size_t>(segments.total()));
   const auto each = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 8;

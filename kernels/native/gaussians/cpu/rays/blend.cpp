@@ -9,18 +9,18 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Number of visits between checks whether a pixel has ended.
+// The number of visits between checks whether a pixel has ended.
 constexpr int kStride = 4;
 
 struct Limits {
   Pack alpha_max, transmittance_min;
 };
 
-// The state of a block between batches, before the features. `kLimit` is log2 of the smallest alpha that counts, and
-// beyond any where a pixel has ended or sees no ray.
+// The state of a block between batches, before the features. `kLimit` is log2 of the smallest alpha that counts,
+// unreachable if a pixel has ended or has no ray.
 enum BlockField { kLimit, kTransmittance, kContributors, kSums };
 
-// Features that do not come from the Gaussian alone.
+// Features that depend on more than the Gaussian.
 struct Geometry {
   bool distance, normals;
   Pack hit, x, y, z;
@@ -43,13 +43,13 @@ struct Geometry {
   }
 };
 
-// A block's rays, and when they are exposed.
+// A block's rays, and the times when they are exposed.
 struct BlockRays {
   const RayField& field;
   const float* rays;
   int x, y;
 
-  // Rays as a Gaussian sees them, whose slice may move; given where they start and their directions.
+  // The rays as seen by a Gaussian, whose slice may move, given their origins and directions.
   template <bool kOneOrigin>
   LG_INLINE UnitRay<Pack> at(const float* record, const Triple<Pack>& origin, const Triple<Pack>& direction) const {
     if constexpr (!kOneOrigin) {
@@ -61,7 +61,7 @@ struct BlockRays {
     }
     return unit_ray<kOneOrigin>(record, origin, direction);
   }
-  // The third axis of such a Gaussian.
+  // The third axis of the Gaussian.
   template <bool kOneOrigin>
   LG_INLINE Triple<Pack> axis(const float* record) const {
     const Triple<float> third = third_axis(record);
@@ -71,7 +71,7 @@ struct BlockRays {
   }
 };
 
-// Draws a block's list.
+// Blends a block's list.
 template <int kFeatures, bool kOneOrigin, bool kGeometry>
 LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint32_t* entries, const BlockRays& from,
                          int block, const Limits& limits, float* state, uint32_t* masks) {
@@ -100,7 +100,7 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
   int i = 0, careful = 0;
   while (i < length) {
     if constexpr (kFeatures > 0 && !kGeometry) {
-      // Pixels are visited without branches as long as none ends.
+      // Without branches, as long as no pixel ends.
       if (i >= careful && i + kStride <= length) {
         const Pack through_before = through;
         const Sums<kFeatures> sums_before = sums;
@@ -116,7 +116,7 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
           through = fnma(alpha, through, through);
           sums.add(weight, data.features_of(entries[list[i + k]]));
         }
-        // Transmittance only falls: if no pixel has ended now, none has on the way.
+        // Transmittance only decreases: if no pixel has ended by now, none ended before.
         if (!any(through <= limits.transmittance_min)) {
           for (int k = 0; k < kStride; ++k) masks[list[i + k]] |= drawn[k] << block;
           i += kStride;
@@ -185,7 +185,7 @@ void clear_block(float* state, int floats, const float* rays, float log2_alpha_m
 
 LG_INLINE bool is_done(const float* state) { return !any(Pack::load(state + kLimit * kLanes) < Pack(0.5f * kNowhere)); }
 
-// Normals from the frame of the camera at the start to the world.
+// Turns normals from the frame of the camera at the start to the world.
 void turn_normals(const Sensor& s, float* normals) {
   const auto at = [&](int k) { return Pack::load(normals + k * kLanes); };
   const Triple<Pack> n = {at(0), at(1), at(2)};
@@ -201,7 +201,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
   const int left = tile_x * kTileWidth, top = tile_y * kTileHeight, tile = tile_y * d.data.tiles_x + tile_x;
   const Limits limits = {Pack(d.settings.alpha_max), Pack(d.settings.transmittance_min)};
   const float log2_alpha_min = log2_positive(d.settings.alpha_min);
-  // Rectangles of lidars cut nothing.
+  // Rectangles do not cut Gaussians of lidars.
   const bool rectangles = d.settings.rectangles && d.sensor.lens != SensorLens::lidar;
   for (int b = 0; b < kBlocks; ++b)
     clear_block(states + b * state_floats, state_floats, d.field.block(tile, b), log2_alpha_min);

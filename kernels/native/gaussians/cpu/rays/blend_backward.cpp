@@ -13,11 +13,11 @@ namespace {
 
 struct Limits {
   Pack alpha_max, transmittance_min;
-  bool dropping;  // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
+  bool dropping;  // gsplat: whether distances, normals and rays have no gradient where alpha is clamped.
 };
 
-// A block's memory: the fields of cpu/upstream.h, with the smallest log2 alpha that counts (beyond any where a pixel
-// has ended) in place of x; then what follows.
+// A block's memory: the fields of cpu/upstream.h, with the smallest log2 alpha that counts (unreachable if a pixel has
+// ended) in place of x; then these fields.
 enum RayBlockField {
   kUpHit,
   kUpNormal,
@@ -45,16 +45,16 @@ struct RaySums : RayRow<Pack> {
   }
 };
 
-// The sums of the moving slices over a tile (see kSliceMotionSums), then whether there are some: packs.
+// Packs per moving slice: its sums over a tile (see kSliceMotionSums), then whether it has any.
 inline constexpr int kSlicePacks = kSliceMotionSums + 1;
 
 struct Visitor {
-  const SliceMotion<float>* motion;  // Motion of the Gaussian's slice; null if it does not move.
-  float* slice;                      // Sums [kSlicePacks, 16]; null if they are not wanted.
+  const SliceMotion<float>* motion;  // The motion of the Gaussian's slice; null if it does not move.
+  float* slice;                      // Sums [kSlicePacks, 16]; null if not requested.
   const float* record;
   const float* features;
   int total;
-  float* feature_sums;  // [features, 16] where features are not in registers.
+  float* feature_sums;  // [features, 16], if features are not in registers.
 };
 
 // Adds to the three packs from `to` on.
@@ -64,7 +64,7 @@ LG_INLINE void add_to(float* to, const Triple<Pack>& v) {
   (Pack::load(to + 2 * kLanes) + v.z).store(to + 2 * kLanes);
 }
 
-// The gradients of the features, given those of the pixels.
+// Adds the gradients of the features, given the gradients of the pixels.
 template <int kFeatures>
 LG_INLINE void add_features(const Visitor& g, Pack weight, const float* v, RaySums<kFeatures>& sums) {
   if constexpr (kFeatures > 0) {
@@ -83,7 +83,7 @@ LG_INLINE Triple<Pack> load_triple(const float* from) {
   return {Pack::load(from), Pack::load(from + kLanes), Pack::load(from + 2 * kLanes)};
 }
 
-// Gradients of a block's rays, from those of the rays as a moving slice sees them and of the normal.
+// The gradients of a block's rays, from the gradients of the rays as a moving slice sees them and of the normal.
 LG_CALLED UnitRay<Pack> slice_backward(const Visitor& g, const Block& block, const UnitRay<Pack>& v,
                                        const Triple<Pack>& v_normal) {
   const Pack time = Pack::load(block.own + kTime * kLanes);
@@ -180,7 +180,7 @@ struct Differentiation {
   float log2_alpha_min;
 };
 
-// The upstream gradients of a block: those of cpu/upstream.h, and of distances and normals.
+// Loads the upstream gradients of a block: those of cpu/upstream.h, and those of distances and normals.
 void load_ray_block(const Differentiation& d, int x, int y, const Block& block, double* background) {
   load_block(d.source, x, y, block.common, background);
   const auto direction = [&](int k) { return Pack::load(block.rays + k * kLanes); };
@@ -217,7 +217,7 @@ struct TileMemory {
   float* blocks;
   int common_floats, block_floats;
   float* feature_sums;
-  float* slices;  // [moving slices, kSlicePacks, 16]; null if they are not wanted.
+  float* slices;  // [moving slices, kSlicePacks, 16]; null if not requested.
   LG_INLINE Block block(const Differentiation& d, int tile, int b) const {
     float* memory = blocks + b * block_floats;
     return {d.field.block(tile, b), memory, memory + common_floats};

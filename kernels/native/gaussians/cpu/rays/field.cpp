@@ -119,7 +119,7 @@ void fill_tile(const RayField& field, int tile, int left, int top, const MakeRay
   }
 }
 
-// The beams of windows of 4 x 4 of what `columns` x `rows` others hold; child(number) is one of these.
+// Joins a grid of `columns` x `rows` beams into beams of windows of 4 x 4; child(number) is a beam of the grid.
 template <class Child>
 void join_windows(int columns, int rows, const Child& child, float* sixteens) {
   const int across = (columns + kWindowSize - 1) >> kWindowBits, down = (rows + kWindowSize - 1) >> kWindowBits;

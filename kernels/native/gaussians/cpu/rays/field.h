@@ -1,4 +1,4 @@
-// The rays of a view's pixels, and beams (see math/beam.h) that hold those of blocks, tiles and larger parts of the
+// The rays of a view's pixels, and beams (see math/beam.h) that hold the rays of blocks, tiles and larger parts of the
 // image.
 #pragma once
 
@@ -17,7 +17,7 @@ static_assert(beam::kFields == kBeamFields);
 // Sixteen beams, field by field.
 inline constexpr int kBeamFloats = beam::kFields * kLanes;
 
-// RayBounds in memory: the axes as columns; then as ray_record::kMotion.
+// RayBounds in memory: the axes as columns, the centre, and a field as ray_record::kMotion.
 namespace ray_bounds {
 enum Field { kAxes, kCentre = 9, kMotion = 12 };
 }
@@ -27,7 +27,7 @@ struct PixelTimes {
   float first, step;
   bool by_rows;
 
-  // Times of a block of sixteen pixels.
+  // The times of a block of sixteen pixels.
   LG_INLINE Pack block(int x, int y) const {
     const Pack at = by_rows ? lane_y() + Pack(static_cast<float>(y)) : lane_x() + Pack(static_cast<float>(x));
     return max(min(fma(at, Pack(step), Pack(first)), Pack(1.0f)), Pack(0.0f));
@@ -35,7 +35,7 @@ struct PixelTimes {
 };
 
 struct RayField {
-  bool one_origin;  // All rays start at the frame's origin; only directions are stored.
+  bool one_origin;  // Whether all rays start at the frame's origin; if so, only directions are stored.
   int block_floats;
   int windows_x, windows_y, groups_x, groups_y;
   float* rays;     // [tiles, blocks, 3 or 6, 16]: directions of length 1, or 0 where there is no ray; origins
@@ -45,7 +45,7 @@ struct RayField {
   float* groups;   // [groups / 16, kBeamFloats]
   float *tile_pinholes, *window_pinholes;  // [tiles, 16] and [windows, 16], see cpu/rays/pinholes.h; if `one_origin`.
   PixelTimes times;
-  SliceMotion<float>* motions;  // Motions of the slices that move, by number.
+  SliceMotion<float>* motions;  // Motions of the moving slices, by number.
 
   LG_INLINE int group_packs() const { return (groups_x * groups_y + kLanes - 1) / kLanes; }
   LG_INLINE const float* block(int tile, int number) const {
@@ -53,12 +53,12 @@ struct RayField {
   }
 };
 
-// Room in the state; filled by make_rays.
+// Allocates the field in the state; make_rays fills it.
 RayField ray_field(ViewState& state, const Scene& scene, const View& view, int number);
 void make_rays(const View* views, int view, const Scene& scene, ViewState& state);
 
-// The azimuths and elevations of a part of sixteen returns of a lidar, radians; those beyond the image as the last
-// ones.
+// The azimuths and elevations of a part of sixteen returns of a lidar, radians; returns beyond the image repeat the
+// last ones.
 LG_INLINE Pair<Pack64> return_angles(const View& view, const double* table, int x, int y, int part) {
   Pair<Pack64> angles;
   for (int i = 0; i < kLanes64; ++i) {
@@ -95,7 +95,7 @@ LG_CALLED inline Beam<Pack> unmoved_beams(const SliceMotion<float>& motion, cons
   return unmoved(motion, load_beams(beams));
 }
 
-// Beams, of sixteen, that a Gaussian may reach.
+// Which of sixteen beams a Gaussian may reach.
 LG_INLINE MaskPack reached(const RayField& field, const float* beams, const float* bounds) {
   const auto column = [&](int f) { return Triple<Pack>{Pack(bounds[f]), Pack(bounds[f + 3]), Pack(bounds[f + 6])}; };
   const float* c = bounds + ray_bounds::kCentre;

@@ -5,11 +5,11 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Rays further from the middle of their part are not seen by a pinhole: cosine.
+// A pinhole covers only rays at most this far from the middle of their part: cosine.
 constexpr float kSmallestCosine = 0.3f;
-// Beyond, a pinhole does not stand for the camera: pixels.
+// Beyond this margin a pinhole does not approximate the camera: pixels.
 constexpr float kLargestMargin = 8.0f;
-// Margin for rounding, in the ellipses too: pixels.
+// Margin for rounding, including the ellipses': pixels.
 constexpr float kRounding = 0.02f;
 
 // A square of tiles within the image.
@@ -17,7 +17,7 @@ struct Part {
   const RayField& field;
   int tiles_x, x0, x1, y0, y1;
 
-  // Calls visit(directions, those that exist, x, y) for each block, with pixels relative to the first one.
+  // Calls visit(directions, which of them exist, x, y) for each block, with pixels relative to the first pixel.
   template <class Visit>
   void each_block(const Visit& visit) const {
     for (int ty = y0; ty < y1; ++ty) {
@@ -44,7 +44,7 @@ Triple<Pack> packs_of(const Triple<double>& v) {
   return {Pack(static_cast<float>(v.x)), Pack(static_cast<float>(v.y)), Pack(static_cast<float>(v.z))};
 }
 
-// Least squares of pixels as an affine function of (u, v), the rays' places on a plane across the axis.
+// A least-squares fit of pixels as an affine function of (u, v), the rays' places on a plane across the axis.
 struct Fit {
   Triple<double> axis, right, down;
   // Sums of 1, u, v, u u, u v, v v, x, x u, x v, y, y u, y v.
@@ -70,7 +70,7 @@ struct Fit {
     for (int i = 0; i < 12; ++i) sums[i] = static_cast<double>(sum(total[i]));
   }
 
-  // The row of the matrix for the pixels whose sums begin at `first`; 0 if the rays lie on a line.
+  // The row of the matrix for the pixel coordinate whose sums begin at `first`; 0 if the rays lie on a line.
   Triple<double> row(int first) const {
     const double n = sums[0], u = sums[1] / n, v = sums[2] / n, at = sums[first] / n;
     const double uu = sums[3] / n - u * u, uv = sums[4] / n - u * v, vv = sums[5] / n - v * v;
@@ -82,7 +82,7 @@ struct Fit {
   }
 };
 
-// How far the rays are seen from their pixels.
+// The largest distance between a ray's pixel and where the pinhole sees the ray, pixels.
 float deviation(const Part& part, const float* matrix) {
   const Matrix<Pack> m = {{Pack(matrix[0]), Pack(matrix[1]), Pack(matrix[2])},
                           {Pack(matrix[3]), Pack(matrix[4]), Pack(matrix[5])},

@@ -1,6 +1,6 @@
-// Pinhole cameras that stand for the view's camera within a tile or a window of tiles: through a small part of its
-// image any lens is nearly a pinhole. Through a pinhole the outline of an ellipsoid is an ellipse, so the blocks that
-// a Gaussian may reach are found as for Gaussians that are evaluated on the film.
+// Pinhole cameras that approximate the view's camera within a tile or a window of tiles: in a small part of its image
+// any lens is nearly a pinhole. The outline of an ellipsoid in a pinhole's image is an ellipse, so the blocks that a
+// Gaussian may reach are found as for Gaussians that are evaluated on the film.
 #pragma once
 
 #include "gaussians/cpu/rays/field.h"
@@ -8,18 +8,18 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// A pinhole in memory: the matrix, row by row, that takes directions to pixels times their depth, relative to the
-// centre of the part's first pixel; and how far at most, in pixels, it sees a ray of the part from the ray's pixel. The
-// last is negative where no pinhole stands for the camera.
+// A pinhole in memory: the matrix, row by row, from directions to pixels times depth, relative to the centre of the
+// part's first pixel; and the largest distance, in pixels, between where it sees a ray of the part and the ray's pixel,
+// negative if no pinhole approximates the camera.
 namespace pinhole {
 enum Field { kMatrix, kMargin = 9 };
 }
 
-// Ellipses in which sixteen Gaussians are seen, with 0 in the centre and -1 on the outline.
+// Ellipses as which sixteen Gaussians are seen, with 0 in the centre and -1 on the outline.
 struct Outlines {
   Ellipse<Pack> ellipse;
   Pack half_width, half_height;
-  MaskPack whole;  // The Gaussian lies ahead of the pinhole as a whole. Otherwise its ellipse covers the image.
+  MaskPack whole;  // Whether the whole Gaussian lies ahead of the pinhole. If not, its ellipse covers the image.
 };
 
 // The outlines of sixteen Gaussians, each through the pinhole in its lane.
@@ -71,7 +71,7 @@ LG_INLINE Matrix<Pack> pinhole_matrix(const Pack* f) {
   return {{f[0], f[1], f[2]}, {f[3], f[4], f[5]}, {f[6], f[7], f[8]}};
 }
 
-// Fits the pinholes of tiles and windows to the rays, which must be there.
+// Fits the pinholes of tiles and windows to the rays, which must have been made.
 void make_pinholes(const RayField& field, int tiles_x, int tiles_y);
 
 LG_END

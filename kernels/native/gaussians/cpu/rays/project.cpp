@@ -10,7 +10,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Largest edge of a rectangle; a pixel beyond is in a tile that begins before.
+// The largest edge of a rectangle; a pixel beyond is in a tile that begins before it.
 constexpr int kLargestEdge = 65535;
 
 struct Bounds {
@@ -40,13 +40,13 @@ Bounds windows_of(const RayField& f, const float* bounds) {
   return b;
 }
 
-// The pixels from `low` to `high` of windows that begin at `first`; both are relative to its centre.
+// The pixels from `low` to `high`, both relative to the centre of `first`, the first pixel of a window.
 Pair<Pack> edges(Pack first, Pack low, Pack high, int limit) {
   const float end = static_cast<float>(std::min(limit, kLargestEdge));
   return {clamp(first + ceil_whole(low), 0.0f, end), clamp(first + ceil_whole(high), 0.0f, end)};
 }
 
-// Sets the rectangles of the Gaussians that are seen within one window of tiles, that of their centre; returns which.
+// Sets the rectangles of Gaussians that are seen only within the window of tiles of their centre; returns which.
 MaskPack fit_windows(const View& view, const RayField& field, const Pack* bounds, Projected<Pack>& g) {
   constexpr float kWidth = kWindowSize * kTileWidth, kHeight = kWindowSize * kTileHeight;
   const auto number = [](Pack pixel, float size, int count) {
@@ -67,7 +67,7 @@ MaskPack fit_windows(const View& view, const RayField& field, const Pack* bounds
   const Pack margin = f[pinhole::kMargin], across = o.half_width + margin, along = o.half_height + margin;
   const Pack left = o.ellipse.x - across, right = o.ellipse.x + across, top = o.ellipse.y - along,
              bottom = o.ellipse.y + along;
-  // Nothing lies beyond the first and the last windows.
+  // Beyond the first and the last window there is nothing.
   const auto within = [](Pack low, Pack high, float size, Pack at, int count) {
     const MaskPack begins = (low >= Pack(-0.5f)) | (at <= Pack(0.0f));
     return begins & ((high <= Pack(size - 0.5f)) | (at >= Pack(static_cast<float>(count - 1))));
@@ -85,7 +85,7 @@ MaskPack fit_windows(const View& view, const RayField& field, const Pack* bounds
   return fits;
 }
 
-// A Gaussian of a part of a pack, by record and by bounds.
+// Writes the records and the bounds of the Gaussians in a part of a pack.
 void describe(const SensorPlace& at, const Gaussian<Pack64>& gaussian, Pack64 reach, Pack64* record, Pack64* bounds) {
   const RayBody<Pack64> g = ray_body(at, gaussian);
   write_ray_record(g, record);

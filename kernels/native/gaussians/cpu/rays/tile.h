@@ -11,7 +11,7 @@ using RayBatch = Batch;
 // Along rays a pixel also sums the distance and the normal.
 inline constexpr int kGeometryFields = 4;
 
-// Deals Gaussians to blocks by what a pinhole that stands for the camera sees of them.
+// Assigns Gaussians to blocks by their ellipses in a pinhole that approximates the camera.
 LG_INLINE void deal_outlines(RayBatch& batch, const ViewData& data, const float* seen, const uint32_t* entries,
                              int count) {
   const TileOrigin tile = {0, 0, 0.0f, -1.0f, seen[pinhole::kMargin]};
@@ -26,7 +26,7 @@ LG_INLINE void deal_outlines(RayBatch& batch, const ViewData& data, const float*
   }
 }
 
-// Deals Gaussians to blocks by the beams of the blocks.
+// Assigns Gaussians to blocks by the beams of the blocks.
 LG_INLINE void deal_reached(RayBatch& batch, const ViewData& data, const RayField& field, int tile,
                             const uint32_t* entries, int count) {
   const float* beams = field.blocks + static_cast<int64_t>(tile) * (kBlocks / kLanes) * kBeamFloats;
@@ -46,7 +46,7 @@ inline void fill_ray_batch(RayBatch& batch, const ViewData& data, const RayField
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
   constexpr int kAhead = 16;
   for (int i = 0; i < count; ++i) {
-    // The Gaussians of a tile lie anywhere in memory.
+    // The Gaussians of a tile are scattered in memory.
     if (i + kAhead < count) {
       const int64_t ahead = static_cast<int64_t>(entries[i + kAhead]) * kRecordFloats;
       __builtin_prefetch(data.records + ahead);

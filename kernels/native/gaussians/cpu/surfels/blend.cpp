@@ -7,7 +7,7 @@ namespace {
 
 struct SurfelPixels {
   Pack x, y, transmittance;
-  Pack limit;  // log2 of the smallest alpha that counts, and beyond any where a pixel has ended.
+  Pack limit;  // log2 of the smallest alpha that counts, unreachable if a pixel has ended.
 
   static LG_INLINE Pack kept_at_first(const TileOrigin& tile, int) { return Pack(tile.log2_alpha_min); }
   LG_INLINE void place(int left, int top, float pixel_center, Pack kept) {

@@ -6,9 +6,9 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// State of a block's pixels beside the fields of cpu/upstream.h, after the features: log2 of the smallest alpha that
-// counts (beyond any where a pixel has ended); the gradients of the median depth and of the distortion; and of depths
-// the sums of weights, of weights times depths, and of the latter in front of the next surfel.
+// The state of a block's pixels after the fields of cpu/upstream.h and the features: log2 of the smallest alpha that
+// counts (unreachable if a pixel has ended); the gradients of the median depth and of the distortion; and the sums of
+// weights, of weights times depths, and of weights times depths in front of the next surfel.
 enum SurfelField { kLimit, kVMedian, kVDistortion, kAlpha, kDepth, kInFront, kSurfelFields };
 
 template <int kFeatures, bool kDepths>
@@ -16,9 +16,9 @@ struct SurfelVisitor {
   const float* record;
   const float* bounds;
   const float* features;
-  int total, depth;  // The number of features, and the depth's.
+  int total, depth;  // The number of features, and the number of the depth.
   bool absolute;
-  float* feature_sums;  // [features, 16] where features are not in registers.
+  float* feature_sums;  // [features, 16], if features are not in registers.
 
   LG_INLINE SurfelVisitor(const Differentiation& d, uint32_t id, float* memory)
       : record(d.data.records + static_cast<int64_t>(id) * kRecordFloats),
@@ -38,7 +38,7 @@ struct SurfelVisitor {
 template <int kFeatures, bool kDepths>
 struct SurfelSums : SurfelRow<Pack> {
   Pack at[kFeatures > 0 ? kFeatures : 1];
-  Pack more_depth;  // Gradient of the depth, beside what it has as a feature.
+  Pack more_depth;  // Gradient of the depth, besides its gradient as a feature.
 
   LG_INLINE void clear() {
     const Pack zero = Pack(0.0f);
@@ -61,7 +61,7 @@ struct SurfelSums : SurfelRow<Pack> {
   }
 };
 
-// Adds what the depth of a surfel does beside being a feature: returns the gradient of its weight.
+// Adds the gradient of a surfel's depth through the median and the distortion; returns the gradient of its weight.
 template <int kFeatures, bool kDepths>
 LG_INLINE Pack visit_depths(const SurfelVisitor<kFeatures, kDepths>& g, float* own, MaskPack live, Pack weight,
                             Pack before, Pack after, Pack alpha_min, SurfelSums<kFeatures, kDepths>& sums) {

@@ -1,8 +1,8 @@
 // The lenses of sensors: from a point in the camera's frame to a pixel in doubles, its Jacobian, and the gradient of
 // the lens's parameters (sensors spec section 4). Each family has the same three functions:
 //   project(sensor, p) -> pixel, valid;   jacobian(sensor, p);   parameters(sensor, p, v_pixel, add).
-// The last calls add(index, value) for each parameter, indexed as Sensor::parameters. A point that a lens does not show
-// still has a pixel, to which sigma points are counted. Here: the perfect lenses, and what the families share.
+// `parameters` calls add(index, value) for each parameter, indexed as Sensor::parameters. A point that a lens does not
+// show still has a pixel, which sigma points use. This header has the perfect lenses, and code that the families share.
 #pragma once
 
 #include "common/math/number64.h"

@@ -1,5 +1,5 @@
-// Spinning lidars: x forward, y left, z up. A point's place is its azimuth and its elevation, in units of 1 / 1024
-// radian (sensors spec section 6); the rays of returns follow from tables of these.
+// Spinning lidars: x forward, y left, z up. A point's place is its azimuth and elevation, in units of 1 / 1024 radian
+// (sensors spec section 6); the rays of returns follow from tables of angles.
 #pragma once
 
 #include "common/math/angle.h"
@@ -30,7 +30,7 @@ LG_INLINE Triple<D> direction_at(const Pair<D>& angles) {
   const SineCosine<D> azimuth = sine_cosine(angles.x), elevation = sine_cosine(angles.y);
   return {azimuth.cosine * elevation.cosine, azimuth.sine * elevation.cosine, elevation.sine};
 }
-// The gradient of the angles, given that of the direction.
+// The gradient of the angles, given the direction's gradient.
 template <class D>
 LG_INLINE Pair<D> direction_backward(const Pair<D>& angles, const Triple<D>& v) {
   const SineCosine<D> azimuth = sine_cosine(angles.x), elevation = sine_cosine(angles.y);

@@ -12,7 +12,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Whether the Jacobian is that of X/Z and Y/Z cut to the view's limits: a pinhole's grows beyond all bounds.
+// Whether the Jacobian is taken at X/Z and Y/Z cut to the view's limits: a pinhole's Jacobian is unbounded.
 template <class Lens>
 inline constexpr bool kIsCut = std::is_same_v<Lens, PerfectPinhole> || std::is_same_v<Lens, OpenCVPinhole>;
 
@@ -37,7 +37,7 @@ LG_INLINE Cut<D> cut(const View& view, const Triple<D>& p) {
 template <class D>
 struct Linear {
   Triple<D> point;  // The mean in the camera's frame.
-  Cut<D> base;      // Place at which the Jacobian is taken.
+  Cut<D> base;      // The point at which the Jacobian is taken.
   Jacobian<D> j;
   Pair<D> across[3];  // The Gaussian's axes on the film.
   Pair<D> mean;
@@ -65,7 +65,7 @@ LG_INLINE Linear<D> linear(const SensorPlace& at, const Body<D>& body) {
   return l;
 }
 
-// Adds the derivatives along a direction of what it is called with.
+// Adds the derivatives along a direction of the dual numbers passed to it.
 template <class Add>
 struct AlongDirection {
   const Add& add;
@@ -75,8 +75,8 @@ struct AlongDirection {
   }
 };
 
-// Adds the gradient of v J a, a being an axis, with respect to the lens; returns that with respect to the point at
-// which the Jacobian is taken.
+// Adds the gradient of v J a, with a an axis, with respect to the lens; returns the gradient with respect to the point
+// at which the Jacobian is taken.
 template <class Lens, class D, class Add>
 LG_INLINE Triple<D> jacobian_backward(const Sensor& s, const Triple<D>& p, const Triple<D>& axis, const Pair<D>& v,
                                       const Add& add) {
@@ -87,8 +87,8 @@ LG_INLINE Triple<D> jacobian_backward(const Sensor& s, const Triple<D>& p, const
   return {to.x.slope, to.y.slope, to.z.slope};
 }
 
-// Gradient of a point, from that of the cut point. The limits follow the intrinsics: fx times one is a constant
-// minus cx.
+// The gradient of a point, from the cut point's gradient. The limits depend on the intrinsics: fx times a limit is a
+// constant minus cx.
 template <class Lens, class D, class Add>
 LG_INLINE Triple<D> cut_backward(const Sensor& s, const Linear<D>& l, const Triple<D>& v, const Add& add) {
   if constexpr (!kIsCut<Lens>) return v;
@@ -106,8 +106,8 @@ LG_INLINE Triple<D> cut_backward(const Sensor& s, const Linear<D>& l, const Trip
   return {v.x - held_x, v.y - held_y, fma(c.at.x, held_x, fma(c.at.y, held_y, v.z))};
 }
 
-// The gradients of the mean and of the axes at the start of the exposure, given those of the mean's pixel and, doubled,
-// of the covariance. Adds those of the lens and of the pose.
+// The gradients of the mean and the axes at the start of the exposure, given the gradients of the mean's pixel and,
+// doubled, of the covariance. Adds the gradients of the lens and the pose.
 template <class Lens, class D, class Add>
 LG_INLINE void linear_backward(const SensorPlace& at, const Body<D>& body, const Linear<D>& l, const Pair<D>& v_mean,
                                const FilmGradient<D>& v, const Add& add, Triple<D>& v_centre, Triple<D> (&v_axis)[3]) {

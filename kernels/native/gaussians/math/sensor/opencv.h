@@ -64,7 +64,7 @@ struct OpenCVPinhole {
   template <class D>
   struct Distorted {
     Bent<D> bent;
-    D pull;     // Points beyond the radius at which the radial map folds back are pulled back to it.
+    D pull;     // Factor that pulls points beyond the radius at which the radial map folds back to this radius.
     D inverse;  // 1 / Z
     D x0, y0;   // X / Z and Y / Z before the pull.
     MaskOf<D> ahead, inside, valid;
@@ -100,7 +100,7 @@ struct OpenCVPinhole {
   static LG_INLINE Jacobian<D> jacobian(const Sensor& s, const Triple<D>& p) {
     const Distorted<D> d = distorted(s, p);
     const Slopes<D> of = slopes(s, d.bent);
-    // The pull leaves only movements around the axis.
+    // For pulled points only movements around the axis remain.
     const D limit2 = D(s.limit * s.limit), zero = D(0.0), one = D(1.0), x = d.bent.x, y = d.bent.y;
     const D ex = select(d.inside, zero, x * x / limit2), ey = select(d.inside, zero, y * y / limit2);
     const D exy = select(d.inside, zero, x * y / limit2);
@@ -111,7 +111,7 @@ struct OpenCVPinhole {
     return masked<D>(d.ahead, Jacobian<D>{{xu, xv, -fma(xu, d.x0, xv * d.y0)}, {yu, yv, -fma(yu, d.x0, yv * d.y0)}});
   }
 
-  // The gradients of the coefficients, given that of the image.
+  // Adds the gradients of the coefficients, given the image's gradient.
   template <class D, class Add>
   static LG_INLINE void coefficients(const Bent<D>& b, const Pair<D>& v, const Add& add) {
     using namespace lens_parameter;

@@ -1,6 +1,5 @@
 // Projection of a Gaussian to a sensor's film, by sigma points or by the Jacobian of its lens, and its gradients.
-// Templates on the number type of what the lens sees; what follows from the ellipse is that of the other views, in
-// floats.
+// Templates on the number type up to the ellipse; the rest is shared with other views, in floats.
 #pragma once
 
 #include "gaussians/math/project_backward.h"
@@ -27,7 +26,7 @@ LG_INLINE void with_sensor_lens(SensorLens lens, Run&& run) {
       return;  // A lidar has no film, only rays.
   }
 }
-// The same with lidars.
+// Calls run(lens) for the sensor's family of lenses, including lidars.
 template <class Run>
 LG_INLINE void with_any_sensor_lens(SensorLens lens, Run&& run) {
   if (lens == SensorLens::lidar) return run(SpinningLidar());
@@ -45,7 +44,7 @@ struct SensorFootprint {
 // The depth by which Gaussians are sorted and culled: at the middle of the exposure.
 template <class D>
 struct Middle {
-  Seen<D> seen;  // View of the point, without a pixel.
+  Seen<D> seen;  // The point as seen, without a pixel.
   D depth;
   MaskOf<D> in_range;
 };
@@ -62,7 +61,7 @@ LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Body<D>& body) {
   return m;
 }
 
-// Given the mean and the covariance, of sigma points or by the Jacobian.
+// Sets the ellipse from the mean and the covariance, of sigma points or by the Jacobian.
 template <class D, class Moments>
 LG_INLINE void set_ellipse(const Settings& settings, const Moments& p, SensorFootprint<D>& f) {
   f.x = p.mean.x;
@@ -75,7 +74,7 @@ LG_INLINE void set_ellipse(const Settings& settings, const Moments& p, SensorFoo
   f.schur = fma(f.a, f.c, -(f.b * f.b)) * inverse;
 }
 
-// Returns whether the Gaussian is in the view, but for what follows from the ellipse.
+// Computes the ellipse; returns whether the Gaussian is in the view, before tests of the ellipse.
 template <class Lens, class D>
 LG_INLINE MaskOf<D> sensor_footprint(const SensorPlace& at, const Gaussian<D>& gaussian, SensorFootprint<D>& f) {
   const Body<D> body = body_of(at, gaussian);
@@ -97,8 +96,7 @@ LG_INLINE MaskOf<D> sensor_footprint(const SensorPlace& at, const Gaussian<D>& g
   return visible & p.valid;
 }
 
-// gsplat's radii: of sigma points, the opacity by which it measures is that of the sharper ellipse (sensors spec
-// section 1).
+// gsplat's radii; with sigma points they are based on the opacity of the sharper ellipse (sensors spec section 1).
 template <class F>
 LG_INLINE void gsplat_radii(const Settings& settings, const SensorFootprint<F>& f, Projected<F>& g) {
   const F zero = F(0.0f);
@@ -128,7 +126,7 @@ LG_INLINE void gsplat_tiles(const View& view, const Settings& settings, Projecte
   g.bottom = min(g.bottom, last(g.y + g.radius_y, view.height));
 }
 
-// Along rays a Gaussian may be seen where its ellipse is not: who reaches which pixels is found by other means.
+// Along rays a Gaussian may be seen outside its ellipse: its pixels are found by other means.
 template <class F>
 LG_INLINE void ray_extent(const Settings& settings, Projected<F>& g) {
   g.radius_x = ceil_whole(min(g.half_width, F(1e6f)));
@@ -137,7 +135,8 @@ LG_INLINE void ray_extent(const Settings& settings, Projected<F>& g) {
   g.visible = g.visible & (g.opacity >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip));
 }
 
-// Finishes what is drawn of an ellipse; g.visible must be set. An ellipse of angles (`kFilm` is false) meets no tiles.
+// Completes the projection from an ellipse; g.visible must be set. An ellipse of angles (`kFilm` is false) meets no
+// tiles.
 template <bool kFilm = true, class F>
 LG_INLINE void finish_sensor(const View& view, const Settings& settings, const SensorFootprint<F>& f, F opacity,
                              Projected<F>& g) {
@@ -146,7 +145,7 @@ LG_INLINE void finish_sensor(const View& view, const Settings& settings, const S
   g.depth = f.depth;
   finish_ellipse(view, settings, f, opacity, g);
   if (settings.rays) {
-    // The ellipse bounds nothing here.
+    // The ellipse is not a bound here.
     g.left = g.top = F(0.0f);
     g.right = F(1.0f * view.width);
     g.bottom = F(1.0f * view.height);
@@ -161,7 +160,7 @@ LG_INLINE void finish_sensor(const View& view, const Settings& settings, const S
   }
 }
 
-// The gradients that lead to a Gaussian's pixels: of the mean, and of the covariance, doubled.
+// The gradients of an ellipse: of the mean, and of the covariance, doubled.
 template <class D>
 struct EllipseGradient {
   Pair<D> mean;
@@ -180,20 +179,20 @@ LG_INLINE EllipseGradient<D> ellipse_backward(const SensorFootprint<D>& f, const
   return v;
 }
 
-// Gradients of the mean, the quaternion and the slice, from those of the centre at the start of the exposure and of the
-// Gaussian's rotation; of one that moves, as if the motion from its place at the start were fixed.
+// Gradients of the mean, the quaternion and the slice, from the gradients of the centre at the start of the exposure
+// and of the Gaussian's rotation; for a moving slice, as if the motion from its place at the start were fixed.
 template <class D>
 LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                               const Triple<D>& v_centre, const Matrix<D>& v_rotation, GaussianGradient<D>& to) {
   to.translation = transposed_times(matrix_of<D>(at.sensor.rotation), v_centre);
   to.mean = transposed_times(matrix_of<D>(at.slice.rotation), to.translation);
   to.quaternion = normalized_backward(body.unit, rotation_backward(body.unit.q, v_rotation));
-  // The slice turns the centre and the axes: their gradients in the world times what is turned.
+  // The slice turns the centre and the axes: the gradient is theirs in the world times the turned vectors.
   const Matrix<D> of_axes = product_transposed(product(matrix_of<D>(at.slice.rotation), v_rotation), body.rotation);
   to.rotation = outer(to.translation, gaussian.mean) + of_axes;
 }
 
-// Gradients of the Gaussian and its slice, from those of the centre and of the axes at the start of the exposure.
+// Gradients of the Gaussian and its slice, from the gradients of the centre and the axes at the start of the exposure.
 template <class D>
 LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                              const Triple<D>& v_centre, const Triple<D> (&v_axis)[3], GaussianGradient<D>& to) {
@@ -209,7 +208,7 @@ LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
   place_backward(at, gaussian, body, v_centre, v_rotation, to);
 }
 
-// Gradient of the centre at the start of the exposure, from that of the depth.
+// The gradient of the centre at the start of the exposure, from the depth's gradient.
 template <class D, class Add>
 LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Body<D>& body, D v_depth, D v_inverse_depth,
                                    const Add& add) {
@@ -222,7 +221,7 @@ LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Body<D>& body, D
   return motion_backward(at.sensor, body.motion, middle.seen, body.centre, placed, v_middle, add);
 }
 
-// The gradients of the centre and of the axes at the start of the exposure, by way of the sigma points.
+// Gradients of the centre and the axes at the start of the exposure, through the sigma points.
 template <class Lens, class D, class Add>
 LG_INLINE void sigma_points_backward(const SensorPlace& at, const Body<D>& body, const SigmaPoints<D>& p,
                                      const EllipseGradient<D>& v, const Add& add, Triple<D>& v_centre,
@@ -245,8 +244,8 @@ LG_INLINE void sigma_points_backward(const SensorPlace& at, const Body<D>& body,
   }
 }
 
-// All but the spherical harmonics. `v_inverse_depth` is the gradient of 1 / depth. The Gaussian must be visible. Calls
-// add(index, value) for the sums of the view (see kSensorSums) if add.wanted().
+// All gradients except the spherical harmonics'. `v_inverse_depth` is the gradient of 1 / depth. The Gaussian must be
+// visible. Calls add(index, value) for the sums of the view (see kSensorSums) if add.wanted().
 template <class Lens, class D, class Add>
 LG_INLINE GaussianGradient<D> sensor_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
                                               const PixelSums<D>& sums, D v_inverse_depth, const Add& add) {

@@ -11,7 +11,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 template <class D>
 struct Polar {
-  D r;                      // Never 0: then e is 0, and what is divided by r has its limit.
+  D r;                      // Never 0: on the axis e is 0, and quotients by r have their limits.
   D ex, ey;                 // 0 on the axis.
   D angle;                  // Angle from the axis, at most the lens's limit.
   D along, outward;         // Derivatives of the angle: with respect to r, and to Z; 0 beyond the limit.
@@ -48,7 +48,7 @@ LG_INLINE Jacobian<D> radial_jacobian(const Polar<D>& q, D distance, D slope) {
 }
 
 struct Fisheye {
-  // angle (1 + k1 angle^2 + k2 angle^4 + ..), and its derivative.
+  // The distance angle (1 + k1 angle^2 + k2 angle^4 + ..), and its derivative.
   template <class D>
   static LG_INLINE Pair<D> distance(const Sensor& s, D angle) {
     const double* k = s.parameters + lens_parameter::kRadial;
@@ -104,19 +104,19 @@ struct FTheta {
     return {solved, D(1.0) / polynomial<6>(s.parameters + lens_parameter::kDistanceToAngle, solved).y};
   }
 
-  // The distance of which the second polynomial is the angle, from a first guess.
+  // The distance at which the second polynomial gives the angle, from the first guess x.
   template <class D>
   static LG_INLINE D solve(const Sensor& s, D angle, D x) {
     const double* c = s.parameters + lens_parameter::kDistanceToAngle;
     return s.monotone ? bracketed(s, c, angle, x) : newton(c, angle, x);
   }
-  // The derivative is the polynomial's inverse slope, however the iteration came there.
+  // The derivative is the polynomial's inverse slope, whatever the iteration's path.
   template <class D>
   static LG_INLINE Dual<D> solve(const Sensor& s, const Dual<D>& angle, const Dual<D>& x) {
     const D solved = solve(s, angle.value, x.value);
     return {solved, angle.slope / polynomial<6>(s.parameters + lens_parameter::kDistanceToAngle, solved).y};
   }
-  // gsplat's three steps of Newton's method; where they arrive, the iteration goes on to the last digits.
+  // gsplat's three steps of Newton's method; if they converge, two more steps give the last digits.
   template <class D>
   static LG_INLINE D newton(const double* c, D angle, D x) {
     MaskOf<D> done = x < x;
@@ -132,7 +132,7 @@ struct FTheta {
     }
     return x;
   }
-  // The same between 0 and where the polynomial stops rising; steps that leave what is known to hold it halve it.
+  // Newton's method between 0 and where the polynomial stops rising, with bisection if a step leaves the bracket.
   template <class D>
   static LG_INLINE D bracketed(const Sensor& s, const double* c, D angle, D x) {
     D low = D(0.0), high = D(s.distance_limit);

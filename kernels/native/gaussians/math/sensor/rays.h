@@ -1,5 +1,5 @@
-// Sensors along rays: the rays of pixels in the frame of the camera at the start of the exposure, what Gaussians are
-// there, and the gradients that lead through both (sensors spec section 3). Templates on the number type; in doubles.
+// Sensors along rays: rays of pixels and Gaussians in the frame of the camera at the start of the exposure, and the
+// gradients through both (sensors spec section 3). Templates on the number type; in doubles.
 #pragma once
 
 #include "gaussians/math/ray.h"
@@ -8,12 +8,12 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// All rays of the view start at the frame's origin.
+// Whether all rays of the view start at the frame's origin.
 LG_INLINE bool has_one_origin(const Scene& scene, const Sensor& s) {
   return scene.rays == nullptr && !is_rolling(s) && s.lens != SensorLens::orthographic;
 }
 
-// The ray of a pixel, from the camera's frame at the pixel's time to that at the start.
+// Transforms a pixel's ray from the camera's frame at the pixel's time to the frame at the start.
 template <class D>
 LG_INLINE CameraRay<D> to_start(const View& view, const Sensor& s, const Pair<D>& pixel, CameraRay<D> ray) {
   if (!is_rolling(s)) return ray;
@@ -25,8 +25,8 @@ LG_INLINE CameraRay<D> to_start(const View& view, const Sensor& s, const Pair<D>
   return ray;
 }
 
-// Returns the gradient of the ray at the pixel's time, given the ray at the start and its gradient; adds those of the
-// motion (see kMotionSums).
+// Returns the gradient of the ray at the pixel's time, given the ray at the start and its gradient; adds the gradients
+// of the motion (see kMotionSums).
 template <class D, class Add>
 LG_INLINE RayGradient<D> to_start_backward(const View& view, const Sensor& s, const Pair<D>& pixel,
                                            const RayGradient<D>& ray, const RayGradient<D>& v_ray, const Add& add) {
@@ -43,7 +43,7 @@ LG_INLINE RayGradient<D> to_start_backward(const View& view, const Sensor& s, co
   return v;
 }
 
-// A ray [6] in the world, given by the caller, at the start.
+// Transforms a ray [6] given in the world to the camera's frame at the start.
 LG_INLINE RayGradient<double> given_ray(const Sensor& s, const float* given) {
   const Matrix<double> r = matrix_of<double>(s.rotation);
   const Triple<double> o = r * Triple<double>{given[0], given[1], given[2]} + triple_of<double>(s.translation);
@@ -51,7 +51,7 @@ LG_INLINE RayGradient<double> given_ray(const Sensor& s, const float* given) {
   const double length = sqrt(dot(d, d));
   return {o, scaled(d, length > 0.0 ? 1.0 / length : 0.0)};
 }
-// Writes its gradient [6], given that at the start.
+// Writes the gradient [6] of a given ray, from the gradient at the start.
 LG_INLINE void given_ray_backward(const Sensor& s, const RayGradient<double>& v, const float* given, float* to) {
   const Matrix<double> r = matrix_of<double>(s.rotation);
   const Triple<double> v_o = transposed_times(r, v.origin), v_d = transposed_times(r, v.direction);
@@ -67,7 +67,7 @@ LG_INLINE void given_ray_backward(const Sensor& s, const RayGradient<double>& v,
   for (int k = 0; k < 6; ++k) to[k] = static_cast<float>(values[k]);
 }
 
-// A Gaussian at the start: its axes as columns, their lengths, and its centre.
+// A Gaussian at the start of the exposure: its axes as columns, their lengths, and its centre.
 template <class D>
 struct RayBody {
   Matrix<D> axes;
@@ -80,7 +80,7 @@ LG_INLINE RayBody<D> ray_body(const SensorPlace& at, const Gaussian<D>& gaussian
           scaled(gaussian.scale, D(static_cast<double>(at.settings.scale_modifier))),
           body.centre + triple_of<D>(at.sensor.translation)};
 }
-// The first fields of its record (see ray_record).
+// Writes the first fields of a Gaussian's record (see ray_record).
 template <class D>
 LG_INLINE void write_ray_record(const RayBody<D>& g, D* record) {
   const auto inverse = [](D a) { return D(1.0) / max(a, D(1e-30)); };
@@ -92,8 +92,8 @@ LG_INLINE void write_ray_record(const RayBody<D>& g, D* record) {
   for (int i = 0; i < 12; ++i) record[i] = unit[i];
 }
 
-// The gradients of a Gaussian, given the sums of its pixels (see ray_row) and those of depth and 1 / depth. Calls
-// add(index, value) for the sums of the view (see kSensorSums) if add.wanted().
+// The gradients of a Gaussian, given the sums of its pixels (see ray_row) and the gradients of depth and 1 / depth.
+// Calls add(index, value) for the sums of the view (see kSensorSums) if add.wanted().
 template <class D, class Add>
 LG_INLINE GaussianGradient<D> along_rays_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const D* f,
                                                   D v_depth, D v_inverse_depth, const Add& add) {

@@ -8,10 +8,10 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Times are cut to this: a point next to the plane of the camera lands anywhere.
+// Times are clamped to this: a point next to the camera's plane may land anywhere.
 inline constexpr double kLongestTime = 1e4;
-// How far beyond the exposure the time of a point beyond the margin is looked for. Later, a camera that turns may see
-// a point that it never sees during the exposure.
+// How long after the exposure to search for the time of a point beyond the margin. Still later, a turning camera may
+// see a point that it never sees during the exposure.
 inline constexpr double kLastTime = 2.0;
 
 LG_INLINE bool is_rolling(const Sensor& s) { return s.shutter != Shutter::global; }
@@ -44,7 +44,7 @@ struct Clock {
   }
 };
 
-// The turn at a time, by half its angle.
+// The turn at a time, as sine and cosine of half its angle.
 template <class D>
 struct Instant {
   D time, sine, cosine;
@@ -61,7 +61,7 @@ LG_INLINE Triple<D> turned(const Sensor& s, D sine, D cosine, const Triple<D>& v
   return v + turn_of(triple_of<D>(s.axis), sine, cosine, v);
 }
 
-// Point in the camera's frame at a time.
+// A point in the camera's frame at a time.
 template <class D>
 LG_INLINE Triple<D> at_instant(const Sensor& s, const Instant<D>& at, const Triple<D>& start) {
   const Triple<D> t = triple_of<D>(s.translation);
@@ -69,7 +69,7 @@ LG_INLINE Triple<D> at_instant(const Sensor& s, const Instant<D>& at, const Trip
   return turned(s, at.sine, at.cosine, start) + t + scaled(triple_of<D>(s.motion), at.time);
 }
 
-// The velocity of such a point, which is at rest in the world, per unit of time.
+// The velocity, in the camera's frame, of a point at rest in the world, per unit of time.
 template <class D>
 LG_INLINE Triple<D> velocity_at(const Sensor& s, const Instant<D>& at, const Triple<D>& point) {
   const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation) + scaled(m, at.time);
@@ -83,10 +83,10 @@ struct Seen {
   Triple<D> point;  // Point in the camera's frame at that instant.
   Pair<D> pixel;
   Instant<D> at;
-  MaskOf<D> valid, found;  // `found`: its time follows from its pixel.
+  MaskOf<D> valid, found;  // `found`: whether the time follows from the pixel.
 };
 
-// Film of a lens: which places are close to the image, and when they are exposed.
+// The film of a lens: which places are close to the image, and when they are exposed.
 template <class Lens>
 struct Film {
   const View& view;
@@ -104,14 +104,14 @@ struct Film {
   LG_INLINE D time(const Pair<D>& pixel) const {
     return clock.time(pixel);
   }
-  // The same place, whole turns away where places are angles, that is nearest to `place`.
+  // `other`, moved by whole turns if places are angles, so that it is nearest to `place`.
   template <class D>
   LG_INLINE Pair<D> beside(const Pair<D>& /*place*/, const Pair<D>& other) const {
     return other;
   }
 };
 
-// Angles, which repeat after a turn.
+// The film of a lidar: angles, which repeat after a turn.
 template <>
 struct Film<SpinningLidar> {
   const Sensor& sensor;
@@ -122,10 +122,10 @@ struct Film<SpinningLidar> {
       : sensor(s),
         margin(settings.unscented.margin),
         steps(view.width - 1.0),
-        // Rays decide which Gaussians a return sees, so none is culled here, except as gsplat does.
+        // Rays decide which Gaussians a return sees, so nothing is culled here, except with gsplat's bounds.
         whole_field(settings.gsplat_bounds == 0),
         staircase(s.continuous == 0) {}
-  // Turn since its beginning, radians in [0, 2 pi).
+  // The angle turned since the beginning of the turn, radians in [0, 2 pi).
   template <class D>
   LG_INLINE D turned_by(const Pair<D>& place) const {
     const D azimuth = place.x * D(1.0 / kUnitsPerRadian), begin = D(sensor.azimuth);
@@ -176,9 +176,9 @@ struct Path {
   }
 };
 
-// Result of the search for a Gaussian's centre, for its other points, which are close: near the solution the time of
-// the pixel is a linear function of the time, of this slope. Let s be the time of the pixel where a point lands at the
-// start of the exposure.
+// The result of the search for a Gaussian's centre, as a hint for its other points, which are close: near the solution
+// the pixel's time is a linear function of time with this slope. Let s be the time of the pixel where a point lands at
+// the start of the exposure.
 template <class D>
 struct Hint {
   D offset, slope, rate;  // The solution is offset + rate * s; rate is 1 / (1 - slope).
@@ -189,8 +189,8 @@ struct Sight {
   const Sensor& sensor;
   const SliceMotion<double>& slice;
   Film<Lens> film;
-  // The time of a point beyond the margin follows from its pixel, too. gsplat takes the pose at the end of the exposure
-  // for it, and a Gaussian with points on both sides of the margin then smears over the picture.
+  // Whether the time of a point beyond the margin also follows from its pixel. gsplat uses the pose at the end of the
+  // exposure for it, which smears a Gaussian with points on both sides of the margin over the image.
   bool follows;
   double last_time;
 
@@ -202,7 +202,7 @@ struct Sight {
         follows(s.continuous != 0 && s.monotone != 0 && s.lens != SensorLens::lidar),
         last_time(follows ? kLastTime + t.unscented.margin : kLongestTime) {}
 
-  // Sees with a global shutter.
+  // Sees a point with a global shutter.
   template <class D>
   LG_INLINE void at_rest(const Triple<D>& start, Seen<D>& to) const {
     to.at = {D(0.0), D(0.0), D(1.0)};
@@ -212,7 +212,7 @@ struct Sight {
     to.valid = to.found = place.valid & film.is_near(place.pixel);
   }
 
-  // A Gaussian's centre.
+  // Sees a Gaussian's centre.
   template <class D>
   LG_CALLED void find(const Triple<D>& start, Hint<D>& hint, Seen<D>& to) const {
     const D zero = D(0.0), one = D(1.0);
@@ -229,7 +229,7 @@ struct Sight {
     hint.offset = zero_unless(first.valid, min(max(fnma(begin, hint.rate, to.at.time), -one), one));
   }
 
-  // Another of its points, after the centre.
+  // Sees another point of the Gaussian, after the centre.
   template <class D>
   LG_CALLED void find_beside(const Hint<D>& hint, const Triple<D>& start, Seen<D>& to) const {
     const Path<D> path(sensor, slice, start);
@@ -262,7 +262,7 @@ struct Sight {
   LG_INLINE D cut(D slope) const {
     return min(max(slope, D(-0.9)), D(0.9));
   }
-  // Returns the time of the pixel in which a point lands at a time.
+  // Sees a point at a time; returns the time of the pixel in which it lands.
   template <class D>
   LG_INLINE D look(const Path<D>& path, D time, Seen<D>& to) const {
     to.at = instant_at(sensor, time);
@@ -295,9 +295,9 @@ struct Sight {
     }
   }
 
-  // Solves by the secant method, which takes a few rounds where the plain iteration takes many. Errors of
-  // times stay below 1e-9, which moves pixels by far less than a float can hold. Begins at `time` where the start sees
-  // the point and at the end of the exposure elsewhere, and stays there where the end does not see it either.
+  // Solves by the secant method, which takes a few rounds where the plain iteration takes many. Errors of times stay
+  // below 1e-9, which moves pixels by far less than the precision of a float. Begins at `time` if the point is visible
+  // at the start, otherwise at the end of the exposure; stays there if the point is not visible at the end either.
   template <class D>
   LG_INLINE void solve(const Path<D>& path, MaskOf<D> found, D time, D& slope, Seen<D>& to) const {
     constexpr int kRounds = 24;
@@ -325,8 +325,8 @@ struct Sight {
   }
 };
 
-// The gradient of a pixel as that of the pixel at a fixed time: with the continuous clock the time follows the pixel.
-// `placed` is the point in the frame at the start of the exposure, where its slice has moved it.
+// Converts the gradient of a pixel to that of the pixel at a fixed time: with the continuous clock the time depends on
+// the pixel. `placed` is the point in the frame at the start of the exposure, after the motion of its slice.
 template <class D>
 LG_INLINE Pair<D> time_backward(const View& view, const Sensor& s, const SliceMotion<double>& slice,
                                 const Seen<D>& seen, const Triple<D>& placed, const Jacobian<D>& j, const Pair<D>& v) {
@@ -363,8 +363,8 @@ LG_INLINE void add_motion(const Sensor& s, const Instant<D>& at, const Triple<D>
   put(9, scaled(v, at.time));
 }
 
-// Adds a point's share to these and to those of its slice, given the gradient of the point in the camera's frame at its
-// time; returns that of the point at the start. `placed`: as in time_backward.
+// Adds a point's share to the sums of the motion and of its slice, given the gradient of the point in the camera's
+// frame at its time; returns the gradient of the point at the start. `placed`: as in time_backward.
 template <class D, class Add>
 LG_INLINE Triple<D> motion_backward(const Sensor& s, const SliceMotion<double>& slice, const Seen<D>& seen,
                                     const Triple<D>& start, const Triple<D>& placed, const Triple<D>& v,

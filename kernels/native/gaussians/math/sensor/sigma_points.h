@@ -9,7 +9,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 inline constexpr int kSigmaPoints = 7;
 
-// A view that is a sensor, and a slice of the scene.
+// A sensor's view, and a slice of the scene.
 struct SensorPlace {
   const View& view;
   const Sensor& sensor;
@@ -17,13 +17,13 @@ struct SensorPlace {
   const Settings& settings;
 };
 
-// Standard deviations by which the sigma points lie from the mean; by the Jacobian it is one.
+// The distance of the sigma points from the mean in standard deviations; 1 for the Jacobian.
 LG_INLINE double axis_stretch(const Settings& settings) {
   return (settings.by_jacobian ? 1.0 : std::sqrt(settings.unscented.spread)) * settings.scale_modifier;
 }
 
-// A Gaussian's centre and its axes times their lengths at the start of the exposure, in the frame of the camera then
-// and before its translation, and what they were made from.
+// A Gaussian's centre and its axes times their lengths at the start of the exposure, in the camera's frame at that
+// time, before its translation; and their inputs.
 template <class D>
 struct Body {
   Triple<D> centre;
@@ -87,7 +87,7 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
     if (!rolls) {
       sight.at_rest(point, p.seen[i]);
     } else {
-      // Not in place: what a call writes to is in memory, and on CUDA the array is not.
+      // A local copy: a call writes to memory, and on CUDA the array is in registers.
       Seen<D> seen;
       if (i == 0) {
         sight.find(point, hint, seen);
@@ -100,7 +100,7 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;
   }
-  // Differences to the first pixel have the same mean: its weights add up to 1.
+  // Differences from the first pixel have the same mean, since the weights add up to 1.
   const Pair<D> origin = p.seen[0].pixel;
   D x = D(0.0), y = D(0.0);
   for (int i = 1; i < kSigmaPoints; ++i) {
@@ -124,8 +124,8 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
   return p;
 }
 
-// The gradient of a point's pixel, given those of the mean (to which `mean_of_covariance` was applied) and of the
-// covariance, doubled.
+// The gradient of a point's pixel, given the gradients of the mean (to which `mean_of_covariance` was applied) and of
+// the covariance, doubled.
 template <class D>
 LG_INLINE Pair<D> sigma_backward(const Unscented& u, const SigmaPoints<D>& p, const Pair<D>& v_mean, D xx, D xy, D yy,
                                  int i) {
@@ -133,7 +133,7 @@ LG_INLINE Pair<D> sigma_backward(const Unscented& u, const SigmaPoints<D>& p, co
   const D dx = square * (p.seen[i].pixel.x - p.mean.x), dy = square * (p.seen[i].pixel.y - p.mean.y);
   return {fma(mean, v_mean.x, fma(xx, dx, xy * dy)), fma(mean, v_mean.y, fma(xy, dx, yy * dy))};
 }
-// Gradient that the covariance's own use of the mean adds to the mean's.
+// The gradient that the covariance's use of the mean adds to the mean's gradient.
 template <class D>
 LG_INLINE Pair<D> mean_of_covariance(const Unscented& u, const SigmaPoints<D>& p, const Pair<D>& v, D xx, D xy, D yy) {
   const D excess = D(u.first_covariance - u.first_mean);

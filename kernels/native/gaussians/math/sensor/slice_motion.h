@@ -1,5 +1,5 @@
-// Slices of the scene that move while the rows of a sensor are exposed: their poses are interpolated as those of
-// cameras (sensors spec section 5). As seen from the camera at the start of the exposure, a slice is turned at a time t
+// Slices of the scene that move during the exposure of a sensor's rows: their poses are interpolated like the cameras'
+// (sensors spec section 5). As seen from the camera at the start of the exposure, a slice is turned at a time t
 // by t times an angle about an axis through its origin, and translated by t times its motion. Templates on the number
 // type.
 #pragma once
@@ -9,7 +9,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// T: double on the film, where the frame is that before the camera's translation; float along rays, where it is that
+// T is double on the film, where the frame is before the camera's translation, and float along rays, where the frame is
 // after it.
 template <class T>
 struct SliceMotion {
@@ -31,17 +31,17 @@ LG_INLINE Triple<F> difference(const Triple<F>& a, const Triple<F>& b) {
   return {a.x - b.x, a.y - b.y, a.z - b.z};
 }
 
-// Vector that a turn about an axis adds to v, given the sine and the cosine of half its angle.
+// The vector that a turn about an axis adds to v, given the sine and cosine of half its angle.
 template <class F>
 LG_INLINE Triple<F> turn_of(const Triple<F>& axis, F sine, F cosine, const Triple<F>& v) {
   const Triple<F> across = cross(axis, v), inward = cross(axis, across);
   return scaled(scaled(across, cosine) + scaled(inward, sine), F(2.0f) * sine);
 }
 
-// Transposed derivative of the turn at time t. If the start is turned by phi0 and the end by phi1, the pose at time t
-// is turned by (1 - G) phi0 + G phi1, each seen from the start: along the axis G is t, across it sin(t a / 2) / sin(a /
-// 2) times a turn by (t - 1) a / 2, a being the angle. Returns G^T v. `end` and `at` are half the angles at the end and
-// at the time.
+// The transposed derivative of the turn at time t. If the start is turned by phi0 and the end by phi1, the pose at time
+// t is turned by (1 - G) phi0 + G phi1, each seen from the start: along the axis G is t; across it, G is sin(t a / 2) /
+// sin(a / 2) times a turn by (t - 1) a / 2, with a the angle. Returns G^T v. `end` and `at` are for half the angles at
+// the end and at the time.
 template <class F>
 LG_INLINE Triple<F> carried_to_end(const Triple<F>& axis, const SineCosine<F>& end, const SineCosine<F>& at, F time,
                                    const Triple<F>& v) {
@@ -57,7 +57,7 @@ template <class D>
 LG_INLINE SineCosine<D> half_turn(const SliceMotion<double>& m, D time) {
   return sine_cosine(time * D(m.half_angle));
 }
-// Half turn at a time within the exposure.
+// Sine and cosine of half the turn at a time within the exposure.
 template <class F>
 LG_INLINE SineCosine<F> half_turn(const SliceMotion<float>& m, F time) {
   return sine_cosine_of_small(time * F(m.half_angle));
@@ -93,7 +93,7 @@ LG_INLINE SliceMotion<float> ray_slice_motion(const Sensor& s, const SlicePose& 
   return to;
 }
 
-// A vector of a moving slice at a time, and back at the start.
+// Turns a vector of a moving slice from the start to a time, and back.
 template <class F, class T>
 LG_INLINE Triple<F> turned_by(const SliceMotion<T>& m, const SineCosine<F>& half, const Triple<F>& v) {
   return v + turn_of(triple_of<F>(m.axis), half.sine, half.cosine, v);
@@ -103,7 +103,7 @@ LG_INLINE Triple<F> turned_back(const SliceMotion<T>& m, const SineCosine<F>& ha
   return v + turn_of(triple_of<F>(m.axis), -half.sine, half.cosine, v);
 }
 
-// A point of a slice at a time, given where it is at the start.
+// A point of a slice at a time, given its position at the start.
 template <class D>
 LG_INLINE Triple<D> moved(const SliceMotion<double>& m, D time, const Triple<D>& start) {
   if (!m.moves) return start;
@@ -112,7 +112,7 @@ LG_INLINE Triple<D> moved(const SliceMotion<double>& m, D time, const Triple<D>&
   return start + turn_of(triple_of<D>(m.axis), half.sine, half.cosine, from_origin) +
          scaled(triple_of<D>(m.motion), time);
 }
-// Velocity of the point there.
+// The velocity of the point at that time.
 template <class D>
 LG_INLINE Triple<D> velocity_of(const SliceMotion<double>& m, D time, const Triple<D>& point) {
   const Triple<D> motion = triple_of<D>(m.motion);
@@ -135,8 +135,8 @@ LG_INLINE void add_slice_motion(const SliceMotion<T>& m, F time, const SineCosin
   put(6, scaled(push, time));
 }
 
-// Gradient of a point at the start, from that of the point at a time. Adds to the sums of the slice, whose
-// indices follow those of the rays (see kRaySums), if add.wanted().
+// The gradient of a point at the start, from its gradient at a time. Adds to the sums of the slice, whose indices
+// follow those of the rays (see kRaySums), if add.wanted().
 template <class D, class Add>
 LG_INLINE Triple<D> moved_backward(const SliceMotion<double>& m, D time, const Triple<D>& start, const Triple<D>& v,
                                    const Add& add) {

@@ -1,5 +1,5 @@
-// The inverse of OpenCV's distortion (sensors spec section 4): the point that a place of the image shows. Newton's
-// method in the plane, from the inverse of the radial part or from the solution of a pixel close by.
+// The inverse of OpenCV's distortion (sensors spec section 4): from a place in the image to the point that it shows, by
+// Newton's method in the plane, starting at the inverse of the radial part or at the solution of a nearby pixel.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ LG_INLINE MaskOf<D> everywhere(D x) {
   return x <= x;
 }
 
-// Solves f(x) = y for a rising f from 0 to `top`: Newton's steps, and bisections where a step leaves the interval that
-// holds the solution. The error after a step is about the square of the step.
+// Solves f(x) = y for a function that rises from 0 to `top`, with Newton's steps, and bisection if a step leaves the
+// bracket. The error after a step is about the square of the step.
 template <class D, class Function>
 LG_INLINE D rising_inverse(const Function& f, D y, D x, double top) {
   D low = D(0.0), high = D(top);
@@ -117,7 +117,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
   return undistorted(s, x, step.inverse, done);
 }
 
-// Start of a search: what was found at a place of the image a few pixels away.
+// The start of a search: the solution at a place in the image a few pixels away.
 template <class D>
 struct Neighbour {
   bool known = false;
@@ -126,8 +126,8 @@ struct Neighbour {
   OpenCVPinhole::Slopes<D> inverse;
 };
 
-// Undistorts in two steps from a neighbour. The search begins anew where they are not enough, where they lead beyond
-// what the lens shows, as they may near its limit, and for lenses that have points with several solutions.
+// Undistorts in two steps from a neighbour. Searches from scratch if these are not enough, if they leave the lens's
+// domain, as may happen near its limit, and for lenses that have points with several solutions.
 template <class D>
 LG_CALLED Undistorted<D> undistort_beside(const Sensor& s, const Pair<D>& image, Neighbour<D>& near) {
   const auto begun_anew = [&] {

@@ -1,5 +1,5 @@
-// Ray that a pixel sees, in the camera's frame at the pixel's own time, and back to the gradients of the
-// lens (sensors spec section 4). Each family of lenses has
+// The ray that a pixel sees, in the camera's frame at the pixel's own time, and the gradients of the lens (sensors spec
+// section 4). Each family of lenses has
 //   unproject(lens, sensor, pixel) -> ray;   unproject_backward(lens, sensor, pixel, v_ray, add).
 // Inverses are found by iterations and differentiated as implicit functions.
 #pragma once
@@ -16,7 +16,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 template <class D>
 struct CameraRay {
-  Triple<D> origin, direction;  // Both have length 1; 0 where there is no ray.
+  Triple<D> origin, direction;  // The direction has length 1; 0 where there is no ray.
   MaskOf<D> valid;
 };
 template <class D>
@@ -33,7 +33,7 @@ LG_INLINE Triple<D> unit(const Triple<D>& v) {
   return scaled(v, D(1.0) / sqrt(dot(v, v)));
 }
 
-// (pixel - c) / f, and the gradients of f and c given that of this.
+// (pixel - c) / f, and the gradients of f and c, given the result's gradient.
 template <class D>
 LG_INLINE Pair<D> image_of(const Sensor& s, const Pair<D>& pixel) {
   using namespace lens_parameter;
@@ -85,7 +85,7 @@ LG_INLINE void unproject_backward(Orthographic, const Sensor& s, const Pair<D>& 
   image_backward(s, image_of(s, pixel), Pair<D>{v.origin.x, v.origin.y}, add);
 }
 
-// gsplat's: so many steps of Newton's method, of which the last must be short; then to the last digits.
+// gsplat's inverse: `steps` steps of Newton's method, whose last step must be short; then two more for the last digits.
 template <class D>
 struct Solved {
   D x;
@@ -221,7 +221,7 @@ LG_CALLED PolarRay<D> polar_ray(FTheta, const Sensor& s, const Pair<D>& image) {
     q.per_distance = found.y;
     q.valid = everywhere(q.angle);
     if (s.monotone) q.valid = (q.angle < D(s.limit)) & (q.distance < D(s.distance_limit));
-    // Cut to what sines can take; no lens comes near.
+    // Clamped to the domain of sine_cosine; no lens comes near the limit.
     q.angle = min(max(q.angle, D(-1e3)), D(1e3));
     return q;
   }
@@ -267,7 +267,7 @@ LG_INLINE void unproject_backward(FTheta lens, const Sensor& s, const Pair<D>& p
   add(kLinear + 2, y * image.x);
 }
 
-// The windshield from behind: its inverse polynomials in place of the others.
+// The sensor with the windshield seen from behind: the inverse polynomials replace the forward ones.
 LG_INLINE Sensor from_behind(const Sensor& s) {
   Sensor to = s;
   for (int i = 0; i < 2 * lens_parameter::kWindshield; ++i) {
@@ -276,7 +276,7 @@ LG_INLINE Sensor from_behind(const Sensor& s) {
   return to;
 }
 
-// A lens with what is in front of it.
+// Sends a ray from the lens through the windshield, if the sensor has one.
 template <class D>
 LG_INLINE CameraRay<D> through_windshield(const Sensor& s, CameraRay<D> ray) {
   if (!s.windshield) return ray;
@@ -290,7 +290,7 @@ template <class Lens, class D>
 LG_INLINE CameraRay<D> ray_of_pixel(const Sensor& s, const Pair<D>& pixel) {
   return through_windshield(s, unproject(Lens(), s, pixel));
 }
-// Also given what was found at a pixel close by.
+// The ray of a pixel, given and updating the solution at a nearby pixel.
 template <class Lens, class D>
 LG_INLINE CameraRay<D> ray_of_pixel(const Sensor& s, const Pair<D>& pixel, Neighbour<D>& near) {
   if constexpr (std::is_same_v<Lens, OpenCVPinhole>) return through_windshield(s, unproject(Lens(), s, pixel, &near));

@@ -1,5 +1,5 @@
 // Glass in front of a lens: it bends the ray of a point by two polynomials of the ray's angles (sensors spec section
-// 4). The result is a direction; its derivative and that of the polynomials.
+// 4). Computes the resulting direction, its derivative, and the gradient of the polynomials.
 #pragma once
 
 #include "common/math/angle.h"
@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// sum over j of y^j times sum over i <= order - j of c x^i, coefficients grouped by j.
+// The polynomial sum over j of y^j times sum over i <= order - j of c x^i, with coefficients grouped by j.
 template <class D>
 struct Surface {
   D value, x, y;  // The value and its derivatives.
@@ -35,12 +35,12 @@ LG_INLINE Surface<D> surface_at(const double* c, D x, D y) {
 template <class D>
 struct Bent {
   Triple<D> to;                  // Unit direction.
-  Triple<D> by;                  // The point's own.
+  Triple<D> by;                  // Unit direction of the point.
   D inverse;                     // 1 / distance of the point
-  D horizontal, vertical;        // Angles of its own direction.
+  D horizontal, vertical;        // Angles of the point's direction.
   D slope_h, slope_v;            // Derivatives of these angles with respect to `by`.x and `by`.y.
-  Surface<D> of_x, of_y;         // The angles of the result.
-  D cosine_x, cosine_y, over_z;  // The result's; 1 / z.
+  Surface<D> of_x, of_y;         // Angles of the result.
+  D cosine_x, cosine_y, over_z;  // Cosines of the result's angles; 1 / z of the result.
 };
 
 template <class D>
@@ -64,7 +64,7 @@ LG_INLINE Bent<D> bend(const Sensor& s, const Triple<D>& p) {
   return b;
 }
 
-// Gradients of the sines of the result, from that of the result.
+// Gradients of the sines of the result's angles, from the result's gradient.
 template <class D>
 LG_INLINE Pair<D> sines_backward(const Bent<D>& b, const Triple<D>& v) {
   return {b.cosine_x * fma(-v.z * b.over_z, b.to.x, v.x), b.cosine_y * fma(-v.z * b.over_z, b.to.y, v.y)};

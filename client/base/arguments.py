@@ -33,7 +33,9 @@ def number(name: str, value: Any) -> float:
 
 def whole_number(name: str, value: Any, least: int, largest: int) -> int:
     """`value` as an int from `least` to `largest`, inclusive; floats without a fraction convert."""
-    converted = number(name, value)
+    converted = math.nan
+    with suppress(InvalidArgument):
+        converted = number(name, value)
     if not least <= converted <= largest or converted != int(converted):
         raise InvalidArgument.of(name, f"expected a whole number from {least} to {largest}, got {_shown(value)}")
     return int(converted)

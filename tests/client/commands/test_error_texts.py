@@ -23,7 +23,7 @@ from lumigrad.client import (
     VoxelGrid,
     World,
 )
-from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arguments import one_of, whole_number
 from lumigrad.client.errors import Violation, shortened
 from lumigrad.kernels.errors import ArgumentError
 from support.training.scenes import gaussian_lesson
@@ -96,6 +96,12 @@ def test_no_error_is_that_of_another_library(client: Client, case: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{name}: expected") as raised:
         attempt(client)
     assert raised.value.violations[0].field == name
+
+
+@pytest.mark.parametrize("wrong", ["3", None, [3], float("nan"), 2.5, -1])
+def test_what_is_no_count_is_told_what_counts_are(wrong: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^count: expected a whole number from 0 to 9, got [^;]+$"):
+        whole_number("count", wrong, 0, 9)
 
 
 def test_gradients_of_other_libraries_are_taken(client: Client) -> None:

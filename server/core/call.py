@@ -130,7 +130,7 @@ def _request_id(given: str | bytes | None) -> str:
     """Return the id that a caller gave if it is valid, else a random id."""
     if isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given):
         return given
-    # It only has to differ from other ids in the log.
+    # An id only has to differ from the other ids in the log.
     return f"{_random.getrandbits(64):016x}"
 
 

@@ -48,7 +48,7 @@ class PinnableMap(mmap.mmap):
         return self._pinned is not None
 
     def __del__(self) -> None:
-        # CUDA must be told before the mapping ends, and its last reference may be an array of a reply.
+        # CUDA must unregister the memory before the mapping ends, whose last reference may be an array of a reply.
         if self._pinned is not None:
             pinner, address = self._pinned
             pinner.unpin(address)
@@ -110,7 +110,7 @@ class PinnedPool:
         fitting = [entry for entry in self._idle if size <= len(entry[0]) <= 2 * size]
         if not fitting:
             return None
-        # Of equal sizes, take the most recently used, which may still be in the processor's caches.
+        # Take the most recently used of equal sizes, which may still be in the processor's caches.
         entry = min(reversed(fitting), key=lambda entry: len(entry[0]))
         self._idle = [other for other in self._idle if other is not entry]
         return entry[0]

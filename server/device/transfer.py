@@ -68,7 +68,7 @@ class _Copies:
 
 
 class Pending(Protocol):
-    """Results that are on their way from the device to the host."""
+    """Results that are being downloaded to the host."""
 
     @property
     def is_complete(self) -> bool:
@@ -80,7 +80,7 @@ class Pending(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Download:
-    """Arrays that are on their way from the device to the host.
+    """Arrays that are being downloaded to the host.
 
     Attributes:
         copies: The copies that complete the arrays; None if the arrays are complete.

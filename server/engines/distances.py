@@ -90,7 +90,7 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
         check_shape(poses.shape, [outline.obstacles, 7], f"{field}.poses")
     settings = _settings(spec.settings, f"{field}.settings")
     sizes = {"spheres": 4 * prod(rows), "poses": 7 * outline.obstacles, "weight": 1}
-    # With cuRobo's semantics, only costs have gradients, and only with respect to centres.
+    # cuRobo's semantics have gradients only of costs, and only with respect to centres.
     given, wanted = (("cost", "distance"), sizes) if settings.exact else (("cost",), ("spheres", "weight"))
     return DistancePlan(
         outputs=checked_outputs(spec, tuple(shapes), field, "distance", " with per_obstacle" * spec.per_obstacle),

@@ -197,7 +197,7 @@ _MOVING_THREAD_BYTES = 640
 _CUDA_MOVING_BYTES = 64
 _TILE_HEIGHT = 16
 _THROUGH_RAYS = {"cameras", "transforms", "lenses", "rays"}
-# Outputs that are retained for the backward passes of others.
+# Outputs that are retained for the backward passes of other outputs.
 _SOURCES = {
     **dict.fromkeys(("expected_depth", "median_depth", "distortion", "surface_normals"), "depth"),
     "expected_hit_distance": "hit_distance",

@@ -16,7 +16,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_type, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
-# With longer names, a world with the most obstacles would not fit into one message.
+# A world with the most obstacles would not fit into one message with longer names.
 _NAME_BYTES = 100
 _SIGNS = names_of(world_pb2.SignPolicy)
 NUMBER_OF_SIGN = {name: number for number, name in _SIGNS.items()}

@@ -27,7 +27,7 @@ _TILE = 8
 # Margins for rounding: in pixels, and relative to depths that kernels compute in float32.
 _ROUNDING_PX = 1.0
 _ROUNDING = 8 * float(np.finfo(np.float32).eps)
-# Bounds contain so many standard deviations of each Gaussian.
+# The number of standard deviations of each Gaussian that bounds contain.
 _BOUND_DEVIATIONS = 3.0
 # The backdrop's alpha relative to the least that contributes, and its standard deviation relative to the picture's
 # extent: at the picture's corners its alpha is smaller by 0.0001.

@@ -70,7 +70,7 @@ _SEMANTICS = names_of(spheres_pb2.Semantics)
 # The default softness, rounded to float32 like the values of requests.
 _GAMMA = float(np.float32(1e-2))
 _CAMERA_VALUES = 16
-# Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former.
+# Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse forward's.
 _FORWARD_BYTES = 145
 _BACKWARD_BYTES = 120
 # Bytes on CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, besides a row of sums of 5

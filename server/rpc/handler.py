@@ -30,7 +30,7 @@ from lumigrad.server.rpc.status import Answer, answer_to
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
 # A call that has received less than `PROGRESS_BYTES` in this time gives up its place to tenants that have fewer.
 _WAY_SECONDS = 1.0
-# Time without a reply after which a caller is told that its call has begun, and its id.
+# Time without a reply after which a caller gets its call's id, which shows that the call has begun.
 _ANNOUNCING_SECONDS = 0.5
 
 

@@ -113,7 +113,7 @@ class _Batch:
             except BusyError as error:
                 if error.retry_seconds is not None:
                     raise
-                # This item never fits.
+                # The item never fits.
                 self._fail(index, error)
                 continue
             if request.task.scene is not None and request.task.cut is None:

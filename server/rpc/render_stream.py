@@ -256,7 +256,7 @@ class _Stream:
             try:
                 failed = self.line.send(self, _LINGER_SECONDS)
             except BaseException as error:
-                # This is a failure of the worker: later frames must not wait for this one.
+                # The worker itself failed, so later frames must not wait for this one.
                 self.finish(error)
                 continue
             if failed is None:
@@ -352,7 +352,7 @@ class _Stream:
             try:
                 frame.send(self._handler, self._send)
             except BaseException as error:
-                # This is a failure of the worker: later frames must not wait for this one.
+                # The worker itself failed, so later frames must not wait for this one.
                 self._abandon(error)
             self.call.progress.renew()
             self._remove(frame)

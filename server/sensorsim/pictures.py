@@ -46,7 +46,7 @@ class PictureStyle:
                 raise UnknownNameError(f"{field}ego_mask_id", limit, f"{name[0]!r} of rig {name[1]!r}")
             mask = name
         quality = request.image_quality
-        # This also refuses NaN.
+        # The comparison also refuses NaN.
         limit = "0 for 95, or above 0 to 1, or 1 to 100"
         require(0.0 <= quality <= 100.0, f"{field}image_quality", limit, quality)
         percent = quality * 100 if quality <= 1.0 else quality

@@ -222,7 +222,7 @@ class Lane:
         fitting = [
             region for region in self._regions.values() if region.lease is None and size <= region.size <= 2 * size
         ]
-        # Of equal sizes, take the most recently used, which may still be in the processor's caches.
+        # Take the most recently used of equal sizes, which may still be in the processor's caches.
         region = min(fitting, key=lambda each: (each.size, -each.idle_since)) if fitting else self._new(size)
         if region is not None:
             region.lease = lease

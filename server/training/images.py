@@ -98,11 +98,11 @@ class Planned:
         return Planned(views, names, wanted, plan, field, chosen, pages)
 
     def forward_bytes(self, device: torch.device) -> int:
-        """Estimated device memory of rendering, forward state included."""
+        """Estimate the device memory of rendering, forward state included."""
         return int(self.plan.forward_bytes(self.outputs, retain=True, device=device))
 
     def backward_bytes(self, device: torch.device) -> int:
-        """Estimated additional device memory of the backward pass, gradients of all outputs included."""
+        """Estimate the additional device memory of the backward pass, gradients of all outputs included."""
         return int(self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device))
 
 

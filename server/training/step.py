@@ -133,7 +133,7 @@ def apply(
     with call.times.stage("optimize"):
         gathered = _gathered(gradients.touched.count_nonzero(), parts or ())
         change = _prepared(state, rendered, gradients)
-        # This also checks that upstream gradients in the client's memory stayed leased.
+        # The check includes that upstream gradients in the client's memory are still leased.
         call.check()
         with Unstoppable():
             adam_times = noted(change.make(state), call)

@@ -316,5 +316,5 @@ def _focal(camera: Camera) -> float:
     if hasattr(source.lens, "fx"):
         return float(max(source.lens.fx, source.lens.fy))
     polynomial: Sequence[float] = getattr(source.lens, "angle_to_pixel_distance", ())
-    # A lidar's pixels divide a full turn; so we treat lenses that only have the inverse polynomial.
+    # A lidar's pixels divide a full turn; lenses that only have the inverse polynomial are treated the same.
     return float(polynomial[1]) if len(polynomial) > 1 else camera.width / (2 * pi)

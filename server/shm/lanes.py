@@ -41,7 +41,7 @@ _OPEN_SECONDS = 5.0
 _BACKLOG = 128
 _IDLE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
-# How often connections are checked for timeouts, rather than with each packet, of which there are some per call.
+# How often connections are checked for timeouts: not with each packet, since every call sends some.
 _LOOK_SECONDS = 1.0
 _ROOT = 0
 

@@ -129,7 +129,7 @@ def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training[Tra
         if not training.is_made or at_step not in (None, training.state.step):
             trainings.keep(training, _restored(start, at_step, training, runtime, first))
         elif start.holder == 0 and training.state.has_unwritten_steps:
-            # This client did not make those steps, so it could not repeat them if the worker died.
+            # The client did not make those steps, so it could not repeat them if the worker died.
             snapshots.write_due(training, runtime, first.part)
         yield training
 

@@ -13,7 +13,7 @@ _LONGEST_VALUE = 100
 
 
 def seconds(name: str, value: Any, least: float = -math.inf) -> float:
-    """`value` as a number of seconds, at least `least`; it may be infinite."""
+    """Converts `value` to a number of seconds, at least `least`; it may be infinite."""
     converted = number(name, value)
     if not converted >= least:
         limit = f" >= {least:g}" if least > -math.inf else ""
@@ -22,7 +22,7 @@ def seconds(name: str, value: Any, least: float = -math.inf) -> float:
 
 
 def number(name: str, value: Any) -> float:
-    """`value` as a float; 0-d arrays and tensors convert."""
+    """Converts `value` to a float; accepts 0-d arrays and tensors."""
     try:
         if not isinstance(value, (str, bytes)):
             return float(value.detach() if hasattr(value, "detach") else value)
@@ -32,7 +32,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, least: int, largest: int) -> int:
-    """`value` as an int from `least` to `largest`, inclusive; floats without a fraction convert."""
+    """Converts `value` to an int from `least` to `largest`, inclusive; accepts floats without a fraction."""
     converted = math.nan
     with suppress(InvalidArgument):
         converted = number(name, value)
@@ -42,7 +42,7 @@ def whole_number(name: str, value: Any, least: int, largest: int) -> int:
 
 
 def truth(name: str, value: Any) -> bool:
-    """`value`, True or False; 0, 1, and arrays of one such value convert."""
+    """Converts `value` to True or False; accepts 0, 1, and arrays with one such value."""
     if value is False or value is True:
         return bool(value)
     with suppress(TypeError, ValueError, RuntimeError):
@@ -52,7 +52,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
-    """`value`, one name or several, as a tuple."""
+    """Converts `value`, one name or several, to a tuple."""
     if isinstance(value, str):
         return (value,)
     given: tuple[Any, ...] = (
@@ -64,14 +64,14 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def optional_name(name: str, value: Any) -> str | None:
-    """`value`, a string that is not empty, or None."""
+    """Returns `value` if it is None or a nonempty string; else raises InvalidArgument."""
     if value is not None and not (isinstance(value, str) and value):
         raise InvalidArgument.of(name, f"expected a name or None, got {_shown(value)}; pass a string")
     return value
 
 
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:
-    """Raises InvalidArgument unless `value` is in `known`; the error text lists these, each between `quote`s."""
+    """Raises InvalidArgument unless `value` is in `known`; the text lists the known values, each between `quote`s."""
     listed = tuple(known)
     if not isinstance(value, Hashable) or value not in listed:
         expected = ", ".join(f"{quote}{entry}{quote}" for entry in listed)
@@ -86,12 +86,12 @@ def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> Non
 
 
 def values_of(names: Any, kind: Any) -> dict[str, Any]:
-    """The protobuf values of the enum `kind` by their Python names: those of the Literal `names`, in its order."""
+    """Returns the values of the protobuf enum `kind` by the Python names in the Literal `names`."""
     prefix = kind.Name(0).removesuffix("UNSPECIFIED")
     return {name: kind.Value(prefix + name.upper()) for name in get_args(names)}
 
 
 def _shown(value: Any) -> str:
-    """The repr of a number, string or None, if need be shortened; the type name of any other value."""
+    """Returns the repr of a number, string or None, shortened if necessary; the type name of any other value."""
     is_short = isinstance(value, (str, int, float)) or value is None
     return shortened(repr(value), _LONGEST_VALUE) if is_short else type(value).__name__

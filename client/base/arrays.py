@@ -1,4 +1,4 @@
-"""Checks callers' arrays, converts them to NumPy, and defines results that hold arrays by name."""
+"""Checks callers' arrays and converts them to NumPy; base classes of values and results that hold arrays."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HOST_DEVICES = (1, 3, 11, 13)
 
 
 def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
-    """`value` as a NumPy array, without a copy where it already lives on the host.
+    """Converts `value` to a NumPy array, without a copy if it is already on the host.
 
-    Tensors that require a gradient or live on a GPU are detached and copied to the host. bfloat16 values,
-    which NumPy does not support, become float32.
+    Tensors that require a gradient are detached, and those on a GPU are copied to the host. bfloat16 values, which
+    NumPy does not support, become float32.
     """
-    # Extensions of NumPy, such as bfloat16, have the kind V.
+    # NumPy's extension types, such as bfloat16, have the kind V.
     if type(value) is np.ndarray and value.dtype.kind != "V":
         return value
     try:
@@ -46,7 +46,7 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
 
 
 def _from_elsewhere(name: str, value: Any) -> Any:
-    """Converts arrays of other libraries for NumPy without a copy where possible; returns other values unchanged."""
+    """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)
     for method in ("detach", "cpu"):
@@ -75,15 +75,15 @@ def _without_bfloat16(value: Any) -> Any:
 
 
 def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = None) -> Float32:
-    """`value` as a read-only, C-contiguous float32 array.
+    """Converts `value` to a read-only, C-contiguous float32 array.
 
     Args:
         name: the argument's name, for the error message.
-        value: anything `to_numpy` takes.
-        shape: the sizes expected; a string stands for any size, e.g. ("N", 3). None: any shape.
+        value: anything that `to_numpy` accepts.
+        shape: the expected sizes; a string stands for any size, e.g. ("N", 3). None: any shape.
 
     Raises:
-        InvalidArgument: not numbers, or another shape.
+        InvalidArgument: these are not numbers, or the shape is wrong.
     """
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub":
@@ -98,10 +98,10 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
 
 
 def int32_array(name: str, value: Any, shape: Sequence[int | str]) -> Int32:
-    """`value` as a read-only, C-contiguous int32 array; `shape` as for `float32_array`.
+    """Converts `value` to a read-only, C-contiguous int32 array; `shape` as for `float32_array`.
 
     Raises:
-        InvalidArgument: not whole numbers, another shape, or numbers that int32 does not hold.
+        InvalidArgument: these are not whole numbers in the range of int32, or the shape is wrong.
     """
     array = to_numpy(name, value)
     if array.dtype.kind not in "iu" and array.size:
@@ -118,7 +118,7 @@ def int32_array(name: str, value: Any, shape: Sequence[int | str]) -> Int32:
 
 
 def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
-    """`value` as a read-only float64 array of finite numbers, for the mathematics of cameras."""
+    """Converts `value` to a read-only float64 array of finite numbers, for computations with cameras."""
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub" or array.shape != shape or not np.isfinite(array).all():
         raise InvalidArgument.of(name, f"expected finite numbers of shape {list(shape)}, got {array_text(array)}")
@@ -128,7 +128,7 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
 
 
 def affine_array(name: str, value: Any) -> Float64:
-    """`value` as a read-only float64 matrix [4, 4] for column vectors, whose last row is 0 0 0 1."""
+    """Converts `value` to a read-only float64 matrix [4, 4] for column vectors, whose last row is 0 0 0 1."""
     matrix = float64_array(name, value, (4, 4))
     if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
         text = f"expected the last row 0 0 0 1, got {matrix[3].tolist()}; transpose a matrix that is for row vectors"
@@ -137,9 +137,9 @@ def affine_array(name: str, value: Any) -> Float64:
 
 
 def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: str = "") -> None:
-    """Raises InvalidArgument unless `actual` is a shape of the sizes expected, as for `float32_array`.
+    """Raises InvalidArgument unless `actual` matches the expected `shape`, which is as for `float32_array`.
 
-    A leading ellipsis stands for any sizes.
+    A leading ellipsis in `shape` stands for any number of sizes.
     """
     sizes = shape[1:] if ... in shape else shape
     found = actual[max(len(actual) - len(sizes), 0) :] if ... in shape else actual
@@ -151,7 +151,7 @@ def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: 
 
 
 def array_text(array: npt.NDArray[Any]) -> str:
-    """Formats an array for error messages: its values, if they are few, else its type and shape."""
+    """Formats an array for error messages: its values if they are few, else its type and shape."""
     return str(array.tolist()) if array.size <= _MOST_SHOWN else f"{array.dtype} of shape {list(array.shape)}"
 
 
@@ -161,10 +161,10 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def summary(kind: str, arrays: Mapping[str, Any]) -> str:
-    """Formats arrays of any library on one line, with types and shapes; leaves out those that are None."""
+    """Formats arrays of any library on one line, with types and shapes; omits None."""
 
     def text(value: Any) -> str:
-        # A tree of JAX may hold anything in place of arrays.
+        # A JAX pytree may hold anything in place of arrays.
         return (
             f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}" if hasattr(value, "dtype") else repr(value)
         )
@@ -176,21 +176,21 @@ Array = npt.NDArray[Any]
 
 
 class Tensors:
-    """Base class of values made of arrays: all attributes that are arrays, in the order in which they were set."""
+    """Base class of values made of arrays: provides all attributes that are arrays, in the order of assignment."""
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The arrays that are present, by name, in the order of the contract."""
+        """The existing arrays by name, in the order of the protocol."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """The bytes of all arrays."""
         return sum(array.nbytes for array in self.tensors.values())
 
 
 class NamedArrays(Mapping[str, Array]):
-    """`arrays["color"]` and `arrays.color` are the same; the error for a missing name lists the names present."""
+    """A mapping of arrays that are also attributes; the error for a missing name lists the existing names."""
 
     # Advice that ends the error for a missing name.
     _advice: ClassVar[str] = ""
@@ -205,13 +205,13 @@ class NamedArrays(Mapping[str, Array]):
             raise KeyError(self._missing(name)) from None
 
     def __getattr__(self, name: str) -> Array:
-        # Only called for names that are no ordinary attributes; "_arrays" is missing while unpickling.
+        # This is called only for names that are not ordinary attributes; "_arrays" is missing while unpickling.
         if not name.startswith("_") and name in self._arrays:
             return self._arrays[name]
         raise AttributeError(self._missing(name) if not name.startswith("_") else name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, to be pickled or copied."""
+        """Returns the attributes, to be pickled or copied."""
         return {**vars(self), "_arrays": dict(self._arrays)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

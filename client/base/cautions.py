@@ -1,4 +1,4 @@
-"""Warnings of values that are probably not meant: imprecise coordinates, levels for colours, fractions for pixels."""
+"""Warns about values that are probably mistakes: imprecise coordinates, levels as colours, fractions as pixels."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import PrecisionWarning
 
-# Colours with 1 for white exceed this only in single lights; levels do in most of a picture.
+# Colours with 1 for white exceed this level only in a few bright lights; levels exceed it in most of a picture.
 _LEAST_LEVEL, _SHARE_OF_LEVELS = 16, 0.05
-# Fractions of a picture's size are below these for focal lengths, in parts of it, and principal points, in pixels.
+# Given as fractions of the picture's size, focal lengths look shorter than this share of it, and principal points lie
+# within this many pixels of the corner.
 _SHORT_FOCAL_LENGTH, _CORNER = 0.05, 1.0
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def warn_of(name: str, lost: str) -> None:
-    """Warns of what is lost of an argument, at the line that called Lumigrad; nothing if nothing is, or it was said.
+    """Warns about an argument's loss of precision, at the line that called Lumigrad; `said` silences this.
 
     Args:
         name: the argument.
-        lost: what `precision.lost_by` says.
+        lost: the text from `precision.lost_by`; empty: nothing is lost.
     """
     if lost and not _silent.get():
         warn_caller(f"{name}: {lost}", PrecisionWarning)
 
 
 def warn_of_levels(name: str, colors: Array) -> None:
-    """Warns, as `warn_of`, of colours that are probably levels of 8 or 16 bits; single bright ones are none."""
+    """Warns, like `warn_of`, about colours that are probably levels of 8 or 16 bits; ignores a few bright ones."""
     if np.count_nonzero(colors > _LEAST_LEVEL) > _SHARE_OF_LEVELS * colors.size and not _silent.get():
         text = f"expected colours with 1 for white, got many beyond {_LEAST_LEVEL}, which are used as they are"
         warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest")
 
 
 def warn_of_bytes(name: str, colors: Array) -> None:
-    """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255; flags of 0 and 1 are no levels."""
+    """Warns, like `warn_of`, about colours in uint8, since they are not divided by 255; ignores flags of 0 and 1."""
     if colors.dtype == np.uint8 and colors.max(initial=0) > 1 and not _silent.get():
         text = "expected colours with 1 for white, got uint8, whose values are used as they are"
         warn_caller(f"{name}: {text}; divide levels by 255")
 
 
 def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], size: tuple[int, int]) -> None:
-    """Warns, as `warn_of`, of a focal length and a principal point that are probably fractions of the picture's size.
+    """Warns, like `warn_of`, if focal length and principal point are probably fractions of the picture's size.
 
     Args:
         focal: fx, fy.
@@ -70,7 +71,7 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
 
 @contextmanager
 def said() -> Iterator[None]:
-    """Silence `warn_of` for a `with` block whose warnings have been given already, or do not apply."""
+    """Silences `warn_of` for a `with` block whose warnings were already given or do not apply."""
     token = _silent.set(True)
     try:
         yield

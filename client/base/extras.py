@@ -1,4 +1,4 @@
-"""Imports optional packages where they are needed; the error for a missing one names the extra to install."""
+"""Imports optional packages on demand; the error for a missing package names the extra to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MissingPackage(LumigradError, ImportError):
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Imports `module`; if it is missing, the error names the `extra` of Lumigrad that brings it, and the `purpose`."""
+    """Imports `module`; if it is missing, the error names the `purpose` and the `extra` of Lumigrad that has it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

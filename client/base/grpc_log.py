@@ -1,4 +1,4 @@
-"""Imports gRPC with the log level that it documents as its default, since it logs more if the environment has none."""
+"""Imports gRPC with its documented default log level, since it logs more if the environment sets none."""
 
 from __future__ import annotations
 

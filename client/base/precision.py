@@ -1,4 +1,4 @@
-"""The steps of float32 at coordinates far from 0, compared with the size of what is there."""
+"""Compares the steps of float32 at coordinates far from 0 with the size of the objects there."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array, Float64
 
-# The coarsest steps of float32 that pass without a word: relative to the extent of an object, and to the size of the
-# parts that it consists of, such as Gaussians.
+# The coarsest steps of float32 that cause no warning: relative to the extent of an object, and to the size of its
+# parts, such as Gaussians.
 _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
-# The extent is taken from this many rows. A smaller share than this at either end does not count, so that strays
-# neither hide what is wrong with the others nor are taken for them.
+# The extent is estimated from this many rows. This share at either end is ignored, so that outliers neither hide
+# problems of the other rows nor cause warnings themselves.
 _SAMPLES, _STRAYS = 512, 0.02
 
 
 def step_of(largest: float) -> float:
-    """Returns the distance between neighbouring numbers of float32 at a coordinate; infinity beyond its range."""
+    """Returns the distance between adjacent float32 numbers at a coordinate; infinity beyond the range of float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         step = float(np.spacing(np.float32(largest)))
     return step if np.isfinite(step) else np.inf
 
 
 def sample_of(rows: Array) -> Array:
-    """Returns some rows of an array [.., K], evenly spread, [N, K]."""
+    """Returns evenly spaced rows [N, K] of an array [.., K]."""
     flat = rows.reshape(-1, rows.shape[-1]) if rows.size else rows.reshape(0, rows.shape[-1])
     return flat[:: -(-len(flat) // _SAMPLES) or 1]
 
 
 def median_of(sizes: Array) -> float:
-    """Returns about the median of sizes [N], or of the largest ones in rows [.., K]; 0 without any."""
+    """Returns the approximate median of sizes [N], or of the largest values in rows [.., K]; 0 if there are none."""
     sample = sample_of(sizes).max(axis=1) if sizes.ndim > 1 else sizes[:: -(-len(sizes) // _SAMPLES) or 1]
     return float(np.sort(sample)[len(sample) // 2]) if len(sample) else 0.0
 
 
 def box_of(points: Array) -> tuple[Float64, Float64]:
-    """Returns the lower and the upper corner [3] of the box around nearly all finite points [.., 3]; at least one."""
+    """Returns the lower and upper corner [3] of the box around nearly all finite points [.., 3]; zeros without any."""
     sample = sample_of(points).astype(np.float64)
     if not np.isfinite(sample).all():
         sample = sample[np.isfinite(sample).all(axis=1)]
@@ -45,11 +45,11 @@ def box_of(points: Array) -> tuple[Float64, Float64]:
 
 
 def lost_by(points: Array, part: float = 0.0) -> str:
-    """Says what float32 does to points [.., 3] so far from 0; empty where its steps are fine enough.
+    """Describes how coarse float32 is for points [.., 3] far from 0; returns "" if it is fine enough.
 
     Args:
         points: the points, of any float type.
-        part: size of the parts that they are the places of, such as Gaussians; 0: unknown.
+        part: size of the parts at the points, such as Gaussians; 0: unknown.
     """
     low, high = box_of(points)
     extent = float((high - low).max())
@@ -62,7 +62,7 @@ def lost_by(points: Array, part: float = 0.0) -> str:
 
 
 def lost_at(largest: float, limit: float) -> str:
-    """Says what the step of float32 is at the largest coordinate, if that exceeds a limit; else empty."""
+    """Describes the step of float32 at the largest coordinate if it exceeds a limit; else returns ""."""
     if largest * 2.0**-23 <= limit:
         return ""
     step = step_of(largest)
@@ -70,13 +70,13 @@ def lost_at(largest: float, limit: float) -> str:
 
 
 def lost_by_size(position: Array, size: float) -> str:
-    """Says what float32 does to an object of a size at a position [3]; empty where its steps are fine enough."""
+    """Describes how coarse float32 is for an object of a given size at a position [3]; else returns ""."""
     found = lost_at(max(map(abs, position.tolist())), _OF_EXTENT * size if size > 0 else np.inf)
     return f"{found}, coarse for a size of {size:.3g}; {_remedy(position, size)}" if found else ""
 
 
 def round_point(point: Float64, extent: float) -> Float64:
-    """Returns a point [3] rounded to about an extent, so that it is easy to read and to remember."""
+    """Rounds a point [3] to about the precision of an extent, so that it is easy to read and to remember."""
     return np.round(point, -int(np.floor(np.log10(extent)))) + 0.0
 
 
@@ -86,7 +86,7 @@ def _remedy(center: Float64, extent: float) -> str:
 
 
 def lost_by_spheres(spheres: Array) -> str:
-    """Says what float32 does to spheres [.., 4], centres and radii, or to points [.., 3]; else empty."""
+    """Describes how coarse float32 is for spheres [.., 4] (centres and radii) or points [.., 3]; else returns ""."""
     sample = sample_of(spheres)
     if not len(sample):
         return ""
@@ -96,7 +96,7 @@ def lost_by_spheres(spheres: Array) -> str:
     if not len(sizes):
         return lost_by(sample[:, :3])
     limit = _OF_EXTENT * 2 * float(sizes.min())
-    # Nearly all calls end here.
+    # The fast path of nearly all calls.
     if float(np.abs(sample[:, :3]).max()) * 2.0**-23 <= limit:
         return ""
     centers = sample[solid, :3]

@@ -1,4 +1,4 @@
-"""Files are written beside those that they replace, so that what fails half-way leaves the old one whole."""
+"""Writes new files next to those that they replace, so that a failure leaves the old file intact."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
-# Characters that a temporary name takes of a file's own name, so that it stays within what file systems allow.
+# How much of a file's name a temporary name keeps, characters, to stay within the limits of file systems.
 _LONGEST_STEM = 40
 _MOST_LINKS = 40
-# A file that is mounted by itself, as into a container, or that belongs to somebody else in a folder like /tmp, can be
-# written but not replaced.
+# Errors of replacing a file that can only be written: one that is mounted by itself, as in a container, or that belongs
+# to somebody else in a folder like /tmp.
 _KEPT = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
 
-# NumPy's error says neither what the system's was nor the name of the file.
+# NumPy's error for a full disk has neither the system's error code nor the name of the file.
 _NOT_WHOLE = re.compile(r"\d+ requested and \d+ written")
 
 
@@ -28,16 +28,16 @@ _NOT_WHOLE = re.compile(r"\d+ requested and \d+ written")
 def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
     """Yields the path of a new file in the same folder, with the same suffix, which replaces a file after the block.
 
-    An error in the block removes the new file and leaves the old one as it was. A symbolic link stays one, and what it
-    names is replaced. The new file has the permissions and, if possible, the owner of the old one. What is no regular
-    file, such as a pipe or a device, is written directly: then `path` is yielded.
+    An error in the block removes the new file and leaves the old file unchanged. A symbolic link stays, and its target
+    is replaced. The new file has the permissions and, if possible, the owner of the old file. A path that is not a
+    regular file, such as a pipe or a device, is itself yielded and written directly.
 
     Args:
         path: the file to write.
         mode: permissions of a file that does not exist yet, less the process's umask.
 
     Raises:
-        OSError: the folder does not exist or takes no file, or the old file must not be written; names `path`.
+        OSError: the folder does not exist or is not writable, or the old file is not writable; names `path`.
     """
     path = Path(path)
     new = _beside(path, mode)
@@ -62,13 +62,13 @@ def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
 
 
 def write_text(path: str | PathLike[str], text: str) -> None:
-    """Writes a file of text, see `replaced`."""
+    """Writes a text file, see `replaced`."""
     with replaced(path) as new:
         new.write_text(text, encoding="utf-8")
 
 
 def _beside(path: Path, mode: int) -> Path | None:
-    """Makes an empty file for what replaces a file; None: it has to be written directly."""
+    """Creates the empty file that will replace a file; returns None if the file must be written directly."""
     if _is_of_a_process(path):
         return None
     old = Path(os.path.realpath(path))
@@ -85,7 +85,7 @@ def _beside(path: Path, mode: int) -> Path | None:
         file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     except OSError as error:
         if status is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            # The file may be written although its folder takes no others.
+            # The folder is read-only, but the file itself may be writable.
             return None
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
@@ -100,7 +100,7 @@ def _beside(path: Path, mode: int) -> Path | None:
 
 def _replace(old: Path, new: Path) -> None:
     if old.exists():
-        # A crash of the machine must not leave an empty file in place of a whole one.
+        # A crash of the machine must not leave an empty file in place of the old one.
         with open(new, "rb+") as file:
             os.fsync(file.fileno())
     try:
@@ -112,7 +112,7 @@ def _replace(old: Path, new: Path) -> None:
 
 
 def _is_of_a_process(path: Path) -> bool:
-    """Whether a path names an open file of a process, such as /dev/stdout, which stays open if it is replaced."""
+    """Whether a path names an open file of a process, such as /dev/stdout, which must be written, not replaced."""
     for _ in range(_MOST_LINKS):
         if re.fullmatch(r"/proc/.+/fd", os.path.realpath(path.parent)):
             return True

@@ -1,4 +1,4 @@
-"""Objects that stay in their process, since their connections do."""
+"""Objects that cannot leave their process, because their connections cannot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class Staying:
-    """An object that cannot be pickled or copied deeply, nor can what refers to it."""
+    """Base class of objects that cannot be pickled or deep-copied, and that objects with references to them cannot."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -29,17 +29,16 @@ class Timings:
         vars(self)["stages"] = MappingProxyType(dict(self.stages))
 
     def __reduce__(self) -> tuple[type[Timings], tuple[dict[str, float], float, float]]:
-        """Pickle and copy dictionaries, since Python does neither with views of mappings."""
+        """Pickles the stages as a dict, since Python can neither pickle nor copy mapping proxies."""
         return Timings, (dict(self.stages), self.worker_ms, self.round_trip_ms)
 
     @property
     def kernel_ms(self) -> float:
-        """Sum of the kernel stages."""
+        """The sum of the kernel stages."""
         return sum(value for name, value in self.stages.items() if name.startswith("kernel."))
 
     def __getattr__(self, name: str) -> Any:
-        # Stages that have not been read: few callers look at them, and reading takes as long as all else of a small
-        # reply.
+        # Stages are parsed on first access: few callers need them, and parsing would double the time of a short reply.
         if name != "stages" or "_message" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         message = timings_pb2.Timings.FromString(vars(self)["_message"])
@@ -49,7 +48,7 @@ class Timings:
 
     @staticmethod
     def of(message: timings_pb2.Timings | None, round_trip_ms: float) -> Timings:
-        """Reads the worker's message; None: it reports none."""
+        """Reads the worker's message; None: the worker reported no timings."""
         if message is None:
             return Timings(round_trip_ms=round_trip_ms)
         timings = object.__new__(Timings)
@@ -63,24 +62,25 @@ class Gradients(NamedArrays):
 
     Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. Per
     Gaussian: `means`, `quats`, `scales`, `covariances`, `opacities`, `sh` and `colors`, shaped as in the scene. If
-    these were requested as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) has
-    their numbers, which continue from scene to scene. Colours per camera stay dense. Of scenes with levels of detail
-    they always are sparse, and `index` counts the rows of page 0 level 0, of its level 1 and so on, then of page 1.
+    these were requested as `sparse`, they hold only nonzero rows, and `index` [M] (int64, ascending) has the indices of
+    the rows, which continue from scene to scene. Colours per camera stay dense. For scenes with levels of detail they
+    are always sparse, and `index` counts the rows of page 0 level 0, then of its level 1 and so on, then of page 1.
 
-    Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4] and, where
-    some move, `transforms_end` [T, 4, 4] of their ends, 0 of the others. Per camera, without the axis C if a single
-    camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's; `camera_rotation` [C, 3, 3], `camera_translation`
-    [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a
-    motion exp(xi) in front of the view matrix, translation before rotation); for sensors the same of the start of the
-    exposure and, with `_end`, of its end, and with `wanted=["lenses"]` what the lens has of `lens_radial`,
-    `lens_tangential`, `lens_thin_prism`, `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`,
-    `windshield_horizontal` and `windshield_vertical` [C, k], of lidars `lidar_elevations` and `lidar_offsets` [C, H]
-    and `lidar_azimuths` [C, W];
-    `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for
-    Inria's; and of the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values
-    `means2d_abs`.
+    Of the settings: `background` [K] (for Gaussians [C, K] if it was passed like that), `gamma` [], `transforms`
+    [T, 4, 4] and, if any of them moves, `transforms_end` [T, 4, 4], which is 0 for those that do not.
 
-    Of distances: `spheres` shaped as the spheres (centres, radii), `poses` [I, 7] of all obstacles, through the
+    Per camera, without the axis C if a single camera was rendered: for Pulsar's cameras `cameras`
+    [C, 8 | 10 | 11 | 13]; for OpenCV's `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and
+    `camera_intrinsics` [C, 4] (fx, fy, cx, cy), with Gaussians also `camera_pose` [C, 6] (of a motion exp(xi) in front
+    of the view matrix, translation before rotation); for sensors the same names for the start of the exposure and, with
+    the suffix `_end`, for its end, and with `wanted=["lenses"]` those of `lens_radial`, `lens_tangential`,
+    `lens_thin_prism`, `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`,
+    `windshield_horizontal` and `windshield_vertical` [C, k] that the lens has, or for lidars `lidar_elevations` and
+    `lidar_offsets` [C, H] and `lidar_azimuths` [C, W]; for Inria's `camera_view` and `camera_projection` [C, 4, 4] and
+    `camera_position` [C, 3]. For projected centres of Gaussians, in pixels: `means2d` [C, N, 2], and the sums of
+    absolute values `means2d_abs`.
+
+    Of distances: `spheres` shaped as the spheres (centres, radii), `poses` [I, 7] of all obstacles, including the
     normalisation of their quaternions, `weight` [].
 
     Attributes:

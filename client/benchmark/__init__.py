@@ -1,1 +1,1 @@
-"""How fast a worker is from where the client stands."""
+"""Measures the speed of a worker as the client sees it."""

@@ -1,4 +1,4 @@
-"""Calls that `lumigrad bench` times: scenes, calls and statistics."""
+"""Times the calls of `lumigrad bench`: their scenes, the calls and statistics."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _LEAST = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """Line of the result.
+    """One line of the result.
 
     Attributes:
-        what: e.g. "render 512x512".
+        what: the name of the line, e.g. "render 512x512".
         calls: number of timed calls.
-        median_ms: median time of a call, as the client waits for it.
-        p90_ms: 90th percentile of that.
-        kernel_ms: median of what the worker's kernels took of it; None: it computes nothing.
-        rest_ms: median of all else: the network, queues, copies and conversions.
-        bytes: payload of a call, where that is what is measured.
-        mib_per_s: rate of that payload, at the median.
+        median_ms: median time that the client waits for a call.
+        p90_ms: 90th percentile of the time that the client waits for a call.
+        kernel_ms: median time of the worker's kernels in a call; None: the call runs no kernels.
+        rest_ms: median of the rest: the network, queues, copies and conversions; None: the call runs no kernels.
+        bytes: payload of a call; None if throughput is not measured.
+        mib_per_s: throughput of the payload at the median time; None if it is not measured.
     """
 
     what: str
@@ -48,13 +48,13 @@ class Measurement:
 
 
 def measure(what: str, call: Callable[[], Timings | None], seconds: float, nbytes: int | None = None) -> Measurement:
-    """Makes a call again and again.
+    """Times repetitions of a call.
 
     Args:
         what: the line's name.
         call: makes one call; returns the worker's timings, if there are any.
-        seconds: for how long; at least three calls, at most 200, after one that is not counted.
-        nbytes: payload of a call, if that is what is measured.
+        seconds: how long to repeat the call: at least three times, at most 200 times, after one untimed call.
+        nbytes: payload of a call, to measure throughput; None: it is not measured.
     """
     call()
     waited: list[float] = []
@@ -80,12 +80,12 @@ def measure(what: str, call: Callable[[], Timings | None], seconds: float, nbyte
     )
 
 
-# Steps around the ring, and around its tube; each makes two triangles.
+# The numbers of steps around the ring and around its tube; each step makes two triangles.
 _RING, _TUBE = 64, 40
 
 
 def cloud(count: int) -> Gaussians:
-    """Return `count` Gaussians in a ball of radius 1, which cover about as much of a picture as a trained scene."""
+    """Returns `count` Gaussians in a ball of radius 1, which cover about as much of a picture as a trained scene."""
     generator = np.random.default_rng(0)
     means = generator.normal(size=(count, 3))
     means *= np.cbrt(generator.random((count, 1))) / np.linalg.norm(means, axis=1, keepdims=True)
@@ -95,7 +95,7 @@ def cloud(count: int) -> Gaussians:
 
 
 def ring() -> Mesh:
-    """Returns a torus of radii 0.7 and 0.3 m and 5,120 triangles, in the unit ball."""
+    """Returns a torus with radii of 0.7 and 0.3 m and 5,120 triangles, in the unit ball."""
     around, across = np.meshgrid(np.arange(_RING), np.arange(_TUBE), indexing="ij")
     angle, tilt = 2 * np.pi * around / _RING, 2 * np.pi * across / _TUBE
     reach = 0.7 + 0.3 * np.cos(tilt)
@@ -108,7 +108,7 @@ def ring() -> Mesh:
 
 
 def spheres(count: int) -> npt.NDArray[np.float32]:
-    """Returns [count, 4], centres in and around the ring, and radii of 2 cm; metres."""
+    """Returns spheres [count, 4] in and around the ring, with radii of 2 cm; metres."""
     places = np.random.default_rng(0).uniform(-1.2, 1.2, (count, 3))
     return np.concatenate([places, np.full((count, 1), 0.02)], axis=1).astype(np.float32)
 
@@ -125,7 +125,7 @@ def measurements(
     Args:
         client: the client of the worker.
         camera_of: the cameras to render, by the names of their lines.
-        scene: the scene; it stays on the worker if another program has put it.
+        scene: the scene; it stays on the worker afterwards if another program has put it.
         seconds: time to measure each line.
     """
 
@@ -157,10 +157,10 @@ def _rendering(client: Client, handle: SceneHandle, name: str, camera: Camera, s
 
 
 def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Measurement]:
-    """Measures sending tensors of a stored scene to the worker and back, by the client's lane."""
+    """Measures the throughput of tensors of a stored scene, to the worker and back, through the client's lane."""
     count = mebibytes * _MIB // 28
     way = "shared memory" if client.lane == "shared" else "stream"
-    # Another content each time, since it is updated.
+    # The content is random, so that the scene is not one that is already stored: it is updated below.
     generator = np.random.default_rng()
     cloud = Spheres(generator.random((count, 3)), generator.random((count, 3)), np.ones(count))
     with stored(client, cloud) as handle:

@@ -1,1 +1,1 @@
-"""Clearances between moving spheres and obstacles: measurement, table and chart."""
+"""Measures clearances between moving spheres and obstacles, and shows them as a table or a chart."""

@@ -1,4 +1,4 @@
-"""A chart of the least clearance along a trajectory, by matplotlib."""
+"""Draws a chart of the least clearance along a trajectory, with matplotlib."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
 
 
 def check_chart(found: Clearances) -> None:
-    """Raises InvalidArgument for clearances without time steps."""
+    """Raises InvalidArgument for clearances that cannot be drawn: of a single time step, or without enabled spheres."""
     if len(found.clearance) < 2:
         raise InvalidArgument.of("plot", "expected a trajectory of two or more time steps, got one; leave it out")
     if found.closest is None:
@@ -29,12 +29,12 @@ def check_chart(found: Clearances) -> None:
 
 
 def require_charts() -> None:
-    """Raises MissingPackage without matplotlib; call it before computing anything."""
+    """Raises MissingPackage if matplotlib is not installed; call this before computing anything."""
     require("matplotlib", "plot", "drawing charts")
 
 
 def write_chart(path: Path, found: Clearances, title: str) -> None:
-    """Draws the least clearance of each time step and of the nearest spheres, as .png, .svg or .pdf.
+    """Writes a chart of the least clearance at each time step, and of the nearest spheres, as .png, .svg or .pdf.
 
     Collisions are red.
     """
@@ -43,7 +43,7 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # pyplot is left out, because it would look for a window system and keep global state.
+    # pyplot is avoided because it looks for a window system and keeps global state.
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -81,7 +81,7 @@ def _draw_least(axes: Any, found: Clearances) -> None:
     value = found.clearance[place]
     if np.isfinite(value):
         axes.plot(place[0], value, marker="o", color="black", markersize=5)
-        # The label is on the side with more room.
+        # Put the label on the side with more room.
         aside = -6 if place[0] > 0.6 * len(least) else 6
         axes.annotate(
             f"{value:.4g} m, {found.obstacle(*place) or 'nothing near'}",
@@ -94,7 +94,7 @@ def _draw_least(axes: Any, found: Clearances) -> None:
 
 
 def _draw_steps(axes: Any, found: Clearances) -> None:
-    """Draws bands for time steps that collide, and for those that are uncertain."""
+    """Draws bands over time steps that collide or are uncertain."""
     for marked, color, label in (
         (found.collides.any(axis=1), _RED, "time steps that collide"),
         (found.uncertain.any(axis=1) & ~found.collides.any(axis=1), _GREY, "ways not proven free"),

@@ -1,4 +1,4 @@
-"""Clearances of robots and spheres, and the records to print."""
+"""Measures clearances of robots and spheres, and converts them to records for output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lumigrad.client.values.world import World
 
 PLACES = ("distance", "normal", "closest", "face", "obstacle", "beyond")
 COSTS = ("cost", "gradient")
-# Contact detection must not run out of samples before costs do.
+# Contact detection must not run out of samples earlier than the computation of costs.
 _CONTACT_SAMPLES = 256
 
 
@@ -28,11 +28,11 @@ class Question:
     """The settings of a measurement.
 
     Attributes:
-        margin: a sphere whose surface is closer to an obstacle than this collides; metres, >= 0.
-        costs: also compute costs and their gradients.
-        activation_distance: activation distance of costs, see `DistanceSettings`.
+        margin: clearance below which a sphere collides, metres, >= 0.
+        costs: whether to also compute costs and their gradients.
+        activation_distance: activation distance of costs, metres, see `DistanceSettings`.
         max_distance: search radius around centres, metres; None: unlimited.
-        sweep: also check between time steps.
+        sweep: whether to also check between time steps.
     """
 
     margin: float = 0.0
@@ -49,12 +49,13 @@ class Clearances:
     Attributes:
         motion: the spheres.
         question: the settings.
-        obstacles: names of all obstacles; numbers in "obstacle" are indices into it.
-        arrays: by the names of `PLACES`, and of `COSTS` if requested, [T, S, ...] as in `Distances`.
+        obstacles: names of all obstacles, to which the indices in "obstacle" refer.
+        arrays: the arrays [T, S, ...] of `Distances` by name: `PLACES`, and `COSTS` if requested.
         clearance: [T, S] distance of the sphere's surface, metres, negative inside; NaN for disabled spheres.
-        collides: [T, S] whether it is below the margin; in a sweep also on half of the segments before and after.
+        collides: [T, S] whether the clearance is below the margin; in a sweep also halfway to the steps before and
+            after.
         uncertain: [T, S] whether half of a segment touched nothing, but had too few samples to be certain.
-        notes: sentences on meshes whose inside needs more than the closest surface.
+        notes: remarks on meshes whose inside is not simply determined by the closest surface.
     """
 
     motion: Motion
@@ -68,7 +69,7 @@ class Clearances:
 
     @staticmethod
     def measure(client: Client, world: World, motion: Motion, question: Question) -> Clearances:
-        """Measures on a worker."""
+        """Measures the clearances on a worker."""
         radii = motion.spheres[..., 3]
         _check(motion, question, float(radii.max()))
         handle, rows = client.put(world), motion.spheres.astype(np.float32)
@@ -102,7 +103,7 @@ class Clearances:
 
     @property
     def closest(self) -> tuple[int, int] | None:
-        """Time step and sphere of the least clearance; None: all spheres are disabled."""
+        """The time step and sphere of the least clearance; None if all spheres are disabled."""
         if np.isnan(self.clearance).all():
             return None
         step, sphere = np.unravel_index(np.nanargmin(self.clearance), self.clearance.shape)
@@ -110,7 +111,7 @@ class Clearances:
 
     @property
     def least(self) -> Float64:
-        """[T] the least clearance of each time step; NaN where all spheres are disabled."""
+        """The least clearance [T] at each time step; NaN where all spheres are disabled."""
         filled = np.where(np.isnan(self.clearance), np.inf, self.clearance).min(axis=1)
         return np.where(np.isnan(self.clearance).all(axis=1), np.nan, filled)
 
@@ -120,17 +121,17 @@ class Clearances:
         return not (self.collides.any() or self.uncertain.any())
 
     def obstacle(self, step: int, sphere: int) -> str | None:
-        """The name of the closest obstacle; None: none was found."""
+        """Returns the name of the closest obstacle, or None if none was found."""
         index = int(self.arrays["obstacle"][step, sphere])
         return None if index < 0 else self.obstacles[index]
 
     def name(self, sphere: int) -> str | None:
-        """The name of a sphere's link; None: it has none."""
+        """Returns the name of a sphere's link, or None if it has none."""
         return self.motion.names[sphere] if self.motion.names else None
 
 
 def _notes(client: Client, world: World) -> tuple[str, ...]:
-    """Remarks of the worker's reports on meshes of the sign "auto"; a mesh of several obstacles is named once."""
+    """Returns the remarks in the worker's reports on meshes with the sign "auto", each mesh once."""
     names = {
         obstacle.mesh: name
         for obstacle, name in zip(world.obstacles, world.names, strict=True)
@@ -162,7 +163,7 @@ def _check(motion: Motion, question: Question, largest_radius: float) -> None:
 
 
 def nearest_spheres(clearances: Clearances, count: int) -> Sequence[int]:
-    """The spheres that are closest at some time step; that of the least clearance and the most frequent ones first."""
+    """Returns spheres that are closest at some time step: the one with the least clearance, then the most frequent."""
     least = np.where(np.isnan(clearances.clearance), np.inf, clearances.clearance)
     winners = least.argmin(axis=1)[np.isfinite(least.min(axis=1))]
     spheres, times = np.unique(winners, return_counts=True)
@@ -176,7 +177,7 @@ def nearest_spheres(clearances: Clearances, count: int) -> Sequence[int]:
 
 
 def summary(found: Clearances) -> dict[str, Any]:
-    """A summary as plain values; None where there is no value."""
+    """Returns a summary as plain values; None where there is no value."""
     place = found.closest
     return {
         "spheres": found.clearance.shape[1],
@@ -194,7 +195,7 @@ def summary(found: Clearances) -> dict[str, Any]:
 
 
 def record(found: Clearances, step: int, sphere: int) -> dict[str, Any]:
-    """One sphere at one time step, as plain values; None where nothing was found."""
+    """Returns one sphere at one time step as plain values; None where nothing was found."""
     arrays = found.arrays
     values: dict[str, Any] = {"step": step} if found.motion.is_trajectory else {}
     values |= {"sphere": sphere, "link": found.name(sphere)} if found.motion.names else {"sphere": sphere}
@@ -222,13 +223,13 @@ def record(found: Clearances, step: int, sphere: int) -> dict[str, Any]:
 
 
 def records(found: Clearances) -> list[dict[str, Any]]:
-    """The records of all spheres, by time step."""
+    """Returns the records of all spheres, ordered by time step."""
     steps, spheres = found.clearance.shape
     return [record(found, step, sphere) for step in range(steps) for sphere in range(spheres)]
 
 
 def arrays_of(found: Clearances) -> dict[str, Any]:
-    """The arrays of an .npz file: [T, S, ...], without T for a single time step, and names."""
+    """Returns the arrays of an .npz file: [T, S, ...], without T for a single time step, and names."""
     arrays: dict[str, Array] = {
         "spheres": found.motion.spheres.astype(np.float32),
         "clearance": found.clearance.astype(np.float32),
@@ -240,23 +241,23 @@ def arrays_of(found: Clearances) -> dict[str, Any]:
 
 
 def arrays_at(array: Any, step: int, sphere: int) -> list[float | None]:
-    """The values of one sphere at one time step."""
+    """Returns the values of one sphere at one time step."""
     return [_number(value) for value in array[step, sphere]]
 
 
 def _number(value: Any) -> float | None:
-    """A number for JSON; None for infinity and NaN."""
+    """Converts a number for JSON; infinity and NaN become None."""
     return float(value) if math.isfinite(value) else None
 
 
-# A surface encloses a space if the areas of its faces cancel but for this fraction, and the space has at least this
-# fraction of the volume of a cube of the surface's area.
+# An open surface encloses a space if the vector areas of its faces sum to less than this fraction of its area, and the
+# space has more than this fraction of area^1.5.
 _MOST_OPEN, _LEAST_SPACE = 0.6, 1e-3
 _INWARD = "its faces look into what they nearly enclose, which counts as free: turn them unless it is a room"
 
 
 def _looks_in(mesh: Mesh, report: MeshReport) -> bool:
-    """Whether an open mesh of one part encloses a space behind its faces, if a fan of triangles closed its border."""
+    """Whether an open mesh of one part has its faces turned inward, once a fan of triangles closes its border."""
     if report.closed or report.components != 1 or report.nonmanifold_edges or report.inconsistent_edges:
         return False
     places, welded = np.unique(mesh.vertices.astype(np.float64), axis=0, return_inverse=True)

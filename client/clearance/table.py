@@ -1,4 +1,4 @@
-"""Clearances as text: a table of the closest spheres, and a summary."""
+"""Formats clearances as text: a table of the closest spheres, and a summary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 def print_table(found: Clearances, limit: int) -> None:
-    """Prints the closest sphere of each time step, or each sphere; those that collide in red in a terminal.
+    """Prints the closest sphere at each time step, or all spheres of a single one; collisions are red in a terminal.
 
-    At most `limit` rows, those with the least clearances; 0: all.
+    Prints at most `limit` rows, those with the least clearances; 0: all.
     """
     rows = [record(found, *place) for place in _places(found, limit)]
     header = (
@@ -42,7 +42,7 @@ def print_table(found: Clearances, limit: int) -> None:
 
 
 def sentence(found: Clearances) -> str:
-    """The summary as a sentence."""
+    """Returns the summary as a sentence."""
     facts = summary(found)
     count, steps = found.clearance.shape[1], facts["steps"]
     along = f" in {steps:,} time steps" if steps else ""
@@ -80,7 +80,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _places(found: Clearances, limit: int) -> list[tuple[int, int]]:
-    """Rows of the table: time steps in order, each with its closest sphere; or spheres, the closest first."""
+    """Returns the rows of the table: time steps in order with their closest spheres, or spheres, the closest first."""
     filled = np.where(np.isnan(found.clearance), np.inf, found.clearance)
     if found.motion.is_trajectory:
         winners = filled.argmin(axis=1)

@@ -1,4 +1,4 @@
-"""Distances: the results of a query, their gradients, and the calls that make queries on workers."""
+"""Makes distance queries on workers, and holds their results and gradients."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from lumigrad.v1 import distance_pb2
 class Distances(Result):
     """The results of a query, as items and as attributes; only requested outputs are present.
 
-    Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless requested otherwise
-    (subtract the radius for the sphere's own); `normal` [B, H, S, 3], the unit vector that points out of the obstacle,
-    in the world; `closest` [B, H, S, 3], the closest point of its surface, in the world; `face` int32 [B, H, S], the
-    triangle of a mesh; `obstacle` int32 [B, H, S], its number in the world; `beyond` bool [B, H, S]: nothing was found
-    within max_distance, and the centre is outside. Of the sphere: `cost` [B, H, S]; `gradient` [B, H, S, 4] of the sum
-    of all costs with respect to the spheres; `exhausted` bool [B, H, S]: half of a sweep found no contact, but used up
-    its samples before it was shown to be free.
+    From the centre to the closest obstacle: `distance` [B, H, S], metres, positive outside unless requested otherwise
+    (subtract the radius for the sphere's own distance); `normal` [B, H, S, 3], the unit vector that points out of the
+    obstacle, world frame; `closest` [B, H, S, 3], the closest point of the obstacle's surface, world frame; `face`
+    int32 [B, H, S], the triangle of a mesh; `obstacle` int32 [B, H, S], the obstacle's index in the world; `beyond`
+    bool [B, H, S], whether nothing was found within max_distance and the centre is outside. For the sphere: `cost`
+    [B, H, S]; `gradient` [B, H, S, 4] of the sum of all costs with respect to the spheres; `exhausted` bool [B, H, S],
+    whether half of a sweep found no contact but ran out of samples before it was proven free.
 
-    Where nothing is found, and for disabled spheres, the distance is max_distance, or infinite without one, the
-    normal 0, closest the centre, face and obstacle -1. Arrays are float32 unless stated otherwise. Axes that the
-    spheres did not have are absent; with per_obstacle there is an axis I of obstacles after S.
+    Where nothing is found, and for disabled spheres, `distance` is max_distance or infinity, `normal` is 0, `closest`
+    is the centre, and `face` and `obstacle` are -1. Arrays are float32 unless stated otherwise. Axes that the spheres
+    did not have are absent; with per_obstacle there is an axis I of obstacles after S.
 
     Attributes:
         timings: the timings of the call.
@@ -57,7 +57,7 @@ class Distances(Result):
         kept: Kept | None,
         timings: Timings,
     ) -> None:
-        """`arrays` are as the worker sent them: [B, H, S, ...], positive outside."""
+        """Stores results; `arrays` are as the worker sent them: [B, H, S, ...], positive outside."""
         shaped = {name: query.with_axes(array) for name, array in arrays.items()}
         if query.inside and "distance" in shaped:
             shaped["distance"] = -shaped["distance"]
@@ -78,13 +78,13 @@ class Distances(Result):
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
-        """Computes gradients of a loss from its gradients with respect to costs, distances or both.
+        """Computes the gradients of a loss from its gradients with respect to costs, distances or both.
 
-        Uses the forward state that the worker kept; if it is missing or was evicted, the worker computes it again.
+        Uses the forward state that the worker kept; if it is missing or was evicted, the worker recomputes it.
 
         Args:
             cost: dL/dcost, with the shape of the output, even if the output was not requested.
-            distance: dL/ddistance, likewise; exact semantics only.
+            distance: dL/ddistance, with the shape of the output, even if the output was not requested; in exact only.
             wanted: any of "spheres", "poses" (of all obstacles) and "weight"; in curobo not "poses".
             release: free the forward state on the worker afterwards.
             timeout_s: overrides the client's time-out, seconds.
@@ -93,7 +93,7 @@ class Distances(Result):
             The gradients by name, float32, shaped as their inputs.
 
         Raises:
-            InvalidArgument: no gradient was passed, or one of another shape; or the semantics have no such derivative.
+            InvalidArgument: no gradient was passed, one has the wrong shape, or the semantics have no such derivative.
             LumigradError: no worker answered in time, or none has room.
 
         Example:
@@ -115,14 +115,14 @@ class Distances(Result):
             return self._differentiated(request, call, truth("release", release))
 
     def _differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
-        """Does the same as `backward`, from a request and within a call that was begun."""
+        """Does the same as `backward`, for a given request and a call that has already begun."""
         query = self.query
         blank = distance_pb2.DistanceBackwardRequest(spec=distance_pb2.DistanceBackwardSpec(wanted=request.wanted))
 
         def again(spec: distance_pb2.DistanceBackwardSpec, source: Source | None, payload: PayloadWriter) -> None:
             fill_spec(spec.query, query, source, payload)
 
-        # The number of obstacles, each of which has a pose, is unknown here.
+        # Gradients of poses have an unknown size, because the number of obstacles is unknown here.
         most = math.inf if "poses" in request.wanted else query.spheres.nbytes + ALIGNMENT * len(request.wanted)
         upstream = request.output_gradients
         reply = self._differentiate("distances", query.world, blank, again, upstream, call, release, most)
@@ -133,19 +133,19 @@ class Distances(Result):
 
 
 class SpreadDistances(Distances):
-    """The results of a query that was divided among workers: concatenated outputs, and combined gradients."""
+    """The results of a query that was divided among workers: concatenates outputs and combines gradients."""
 
     _parts: Sequence[Distances]
 
     def __init__(self, workers: Pool, query: DistanceQuery, parts: Sequence[Distances], axis: int) -> None:
-        """`parts` are the results of parts of `query`, each [B, H, S, ...] with positive distances outside."""
+        """Joins the results of parts of `query`, each [B, H, S, ...] with distances positive outside."""
         arrays = {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
         super().__init__(workers, query, arrays, None, slowest([part.timings for part in parts]))
         self._parts = parts
         self._axis = axis
 
     def _differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
-        """Sums the gradients from the workers of all parts; those of spheres are concatenated."""
+        """Sums the gradients of all parts; gradients of spheres are concatenated."""
         counts = [part.query.spheres.shape[self._axis] for part in self._parts]
         bounds = np.cumsum(counts)[:-1]
         pieces = {name: np.split(array, bounds, self._axis) for name, array in request.output_gradients.items()}
@@ -162,7 +162,7 @@ class SpreadDistances(Distances):
 
 
 def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Route | None = None) -> Distances:
-    """Makes a query on the world's worker, or on that of `route`; `retain` keeps the forward state for backward."""
+    """Makes a query on the world's worker, or along `route`; with `retain` the worker keeps the forward state."""
     attempts = RoutedAttempts(workers, query.world, call, route=route)
 
     def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:
@@ -181,10 +181,10 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
 
 
 def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:
-    """Queries distances [X, Y, Z] at the centres of the voxels of a box; returns them as the worker sends them."""
+    """Queries distances [X, Y, Z] at the centres of the voxels of a box; returns the worker's values unchanged."""
     world = query.world
     if isinstance(world, World):
-        # The world may contain grids, and the request is a single message of limited size.
+        # The world may contain grids that exceed the size of the request, which is a single message.
         world = workers.put(world, call, route=workers.route(world))
     attempts = RoutedAttempts(workers, world, call)
     while True:

@@ -35,7 +35,7 @@ from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2
 
 Surroundings: TypeAlias = World | Mesh | SceneHandle
-# Up to here float32 has steps of micrometres, which no obstacle is too small for.
+# Up to this coordinate, metres, float32 has steps of micrometres, fine enough for any obstacle.
 _NEAR = 32.0
 
 
@@ -44,15 +44,15 @@ class DistanceQuery:
     """One query.
 
     Attributes:
-        world: a world, which is sent with the call, or a handle; a mesh is a world that contains only this mesh.
+        world: a world, which is sent with the call, or a handle; a mesh means a world that contains only this mesh.
         spheres: [B, H, S, 4] centres and radii, metres.
-        axes: how many of B, H and S the caller's spheres had; results have as many.
+        axes: how many of B, H and S the caller's spheres had; results have the same number.
         settings: the definition of costs.
         outputs: the names of the requested arrays.
-        environments: [B]; None: all 0.
-        poses: [I, 7] instead of the world's own; None: the world's own.
+        environments: [B] the environment of each trajectory; None: all 0.
+        poses: [I, 7] poses that replace the world's own; None: the world's own.
         per_obstacle: compute outputs for each obstacle separately.
-        inside: distances are positive inside.
+        inside: whether distances are positive inside.
     """
 
     world: Surroundings
@@ -67,12 +67,12 @@ class DistanceQuery:
 
     @property
     def most_reply_bytes(self) -> float:
-        """An upper bound on the bytes of the outputs; infinity if each obstacle has its own."""
-        # An output has at most as many numbers per sphere as the sphere itself.
+        """The most bytes of the outputs; infinity with `per_obstacle`."""
+        # An output has no more numbers per sphere than the sphere itself.
         return math.inf if self.per_obstacle else (self.spheres.nbytes + ALIGNMENT) * len(self.outputs)
 
     def facts(self) -> dict[str, str | int]:
-        """The attributes of the query's trace span: outputs and number of spheres."""
+        """Returns the attributes of the trace span: the world and the number of spheres."""
         return {**scene_facts(self.world), "rows": self.spheres.size // 4}
 
     def with_axes(self, array: Array) -> Array:
@@ -94,7 +94,7 @@ class DistanceBackward:
     """A request for gradients of a query.
 
     Attributes:
-        output_gradients: dL/d output by the output's name, [B, H, S, ...], of distances positive outside.
+        output_gradients: dL/d output by the output's name, [B, H, S, ...]; for distances that are positive outside.
         wanted: the names of the inputs to differentiate.
     """
 
@@ -103,7 +103,7 @@ class DistanceBackward:
 
 
 def surroundings(world: Any) -> Surroundings:
-    """Returns a world, a mesh or a handle as it is, a world of other obstacles; else raises InvalidArgument."""
+    """Returns worlds, meshes and handles unchanged, and other obstacles as a world; else raises InvalidArgument."""
     if isinstance(world, Obstacle | Cuboid | VoxelGrid) or (isinstance(world, Sequence) and not isinstance(world, str)):
         world = World(world)
     advice = "pass a World([Obstacle(…), …]), a shape, a list of them, or a handle from put"
@@ -124,12 +124,12 @@ def sphere_rows(value: Any) -> tuple[Float32, int]:
 
 
 def warn_of_far(world: Surroundings, spheres: Array, poses: Array | None = None) -> None:
-    """Warns of what lies so far from 0 that float32 is coarse for it.
+    """Warns if spheres or obstacles are so far from 0 that float32 is too coarse for them.
 
     Args:
         world: the world.
         spheres: [.., 4], or points [.., 3].
-        poses: [I, 7] of the world's obstacles; None: its own, which it has been warned of.
+        poses: [I, 7] poses of the world's obstacles; None: its own, which were checked when it was made.
     """
     warn_of("spheres", lost_by_spheres(spheres))
     known = world.scene if isinstance(world, SceneHandle) else world
@@ -140,7 +140,7 @@ def warn_of_far(world: Surroundings, spheres: Array, poses: Array | None = None)
 
 
 def check_rows(shape: Sequence[int]) -> None:
-    """Raises InvalidArgument unless `shape` is that of spheres, or of points, whose radius is 0."""
+    """Raises InvalidArgument unless `shape` is that of spheres or points."""
     if not 2 <= len(shape) <= 4 or shape[-1] not in (3, 4):
         raise InvalidArgument.of(
             "spheres",
@@ -150,7 +150,7 @@ def check_rows(shape: Sequence[int]) -> None:
 
 
 def environment_numbers(value: Any, trajectories: int) -> Int32 | None:
-    """[B] from one number for all trajectories or one for each; None stays None."""
+    """Returns the environments [B] from one number for all trajectories or one for each; None stays None."""
     if value is None:
         return None
     if to_numpy("environments", value).ndim == 0:
@@ -163,13 +163,13 @@ class FieldQuery:
     """A query of the distance field in a box.
 
     Attributes:
-        world: as for a query.
-        pose: [7] of the centre of the box.
-        size: [3] edges of the box, metres.
-        voxel_size: edge of a voxel, metres.
+        world: as for `DistanceQuery`.
+        pose: [7] pose of the centre of the box, object to world.
+        size: [3] edge lengths of the box, metres.
+        voxel_size: edge length of a voxel, metres.
         environment: the number of the environment.
         max_distance: the search radius, metres; None: unlimited.
-        semantics: "exact", or "curobo_field" for cuRobo's floor.
+        semantics: "exact", or "curobo_field" for cuRobo's behaviour.
     """
 
     world: Surroundings
@@ -208,7 +208,7 @@ _REDUCTIONS = values_of(Reduction, distance_pb2.Reduction)
 def fill_spec(
     spec: distance_pb2.DistanceSpec, query: DistanceQuery, source: Source | None, payload: PayloadWriter
 ) -> None:
-    """Fills a query's message; `source` is a reference to a stored world, or a world to send with the call."""
+    """Fills the message of a query; `source` is a reference to a stored world, or a world to send with the call."""
     spec.spheres.CopyFrom(payload.add(query.spheres))
     spec.settings.MergeFromString(_settings_bytes(query.settings))
     spec.outputs.extend(query.outputs)
@@ -229,14 +229,14 @@ def _settings_bytes(settings: DistanceSettings) -> bytes:
 
 
 def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:
-    """The protobuf message of settings; fields that are None stay absent."""
+    """Returns the protobuf message of settings; fields that are None are left unset."""
     values = dict(vars(settings))
     values |= {"semantics": _SEMANTICS[settings.semantics], "reduction": _REDUCTIONS[settings.reduction]}
     return distance_pb2.DistanceSettings(time_step=values.pop("time_step_s"), **values)
 
 
 def field_message(query: FieldQuery, reference: scene_pb2.SceneRef) -> distance_pb2.FieldRequest:
-    """The protobuf message of a field query near a stored world."""
+    """Returns the protobuf message of a field query in a stored world."""
     return distance_pb2.FieldRequest(
         scene_ref=reference,
         pose=world_pb2.Pose(values=query.pose.tolist()),

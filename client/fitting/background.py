@@ -1,4 +1,4 @@
-"""Background behind the subject of photographs: a colour, nothing, or the rest of the picture."""
+"""The background behind the subject of photographs: a colour, nothing, or the rest of the picture."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lumigrad.client.base.arrays import Array
 
 Color = tuple[float, float, float]
 CHOICES = {"black": (0.0, 0.0, 0.0), "white": (1.0, 1.0, 1.0)}
-# Pixels whose levels differ by less from the usual one have one colour, and so much of the frame has to have it.
+# Pixels have the usual colour if their levels differ from it by less than this, and this share of the frame must.
 _TOLERANCE, _SHARE = 12, 0.85
-# Fewer transparent pixels are faults of a picture.
+# A smaller share of transparent pixels counts as a fault of a picture.
 _TRANSPARENT = 0.01
 
 
@@ -22,9 +22,9 @@ class Background:
     """The background of a fit.
 
     Attributes:
-        color: of the renderings behind the scene, 0 to 1.
-        is_transparent: whether the photographs' transparent pixels shall be empty in the scene, whatever is behind it.
-        is_image: whether all that the photographs show is part of the scene.
+        color: the colour of renderings behind the scene, 0 to 1.
+        is_transparent: whether the scene must be empty where the photographs are transparent.
+        is_image: whether everything that the photographs show is part of the scene.
     """
 
     color: Color = (0.0, 0.0, 0.0)
@@ -36,9 +36,10 @@ class Background:
         """Returns the background for photographs [H, W, 3] or [H, W, 4] uint8.
 
         Args:
-            photographs: colours, and opacities of those that may be transparent; "auto" takes one at a time.
-            choice: "white" or "black"; "image": what the photographs show is all part of the scene; "auto": that of
-                transparent photographs, or the one colour that the frames of nearly all photographs have, else "image".
+            photographs: colours, with opacities if transparent; "auto" reads them one at a time.
+            choice: "white" or "black"; "image": everything that the photographs show is part of the scene; "auto":
+                transparent if the photographs are, else the colour of nearly all of their frames if it is one, else
+                "image".
         """
         if choice in CHOICES:
             return Background(CHOICES[choice])
@@ -50,7 +51,7 @@ class Background:
         return _of_frames(np.concatenate(frames).astype(np.int16))
 
     def behind(self, photograph: Array) -> Array:
-        """Returns [H, W, 3] uint8, a photograph [H, W, 3] or [H, W, 4] with the colour where it is transparent."""
+        """Returns a photograph [H, W, 3] or [H, W, 4] over the background colour, as [H, W, 3] uint8."""
         if photograph.shape[2] == 3 or (photograph[..., 3] == 255).all():
             return np.ascontiguousarray(photograph[..., :3])
         opacity = photograph[..., 3:] / np.float32(255)
@@ -59,7 +60,7 @@ class Background:
         return np.asarray(np.rint(mixed, out=mixed).astype(np.uint8))
 
     def opacity(self, photograph: Array) -> Array | None:
-        """Returns [H, W] uint8, 0 where the scene shall be empty; None: a photograph [H, W, K] does not tell."""
+        """Returns [H, W] uint8, 0 where the scene must be empty; None if the background is not transparent."""
         if not self.is_transparent:
             return None
         if photograph.shape[2] == 3:
@@ -76,12 +77,12 @@ class Background:
 
     @property
     def opposite(self) -> str:
-        """The other background, for people who find that this one is wrong."""
+        """The alternative to this background, in words, for a message in case it is wrong."""
         return "one colour, and not part of the scene" if self.is_image else f"not {self}"
 
 
 def _of_frames(frames: Array) -> Background:
-    """Returns the background that has the one colour of pixels [N, 3], if they have one."""
+    """Returns a background of the one colour of the pixels [N, 3], or "image" if they have several colours."""
     usual = np.median(frames, axis=0)
     if (np.abs(frames - usual).max(axis=1) < _TOLERANCE).mean() < _SHARE:
         return Background(is_image=True)
@@ -91,11 +92,11 @@ def _of_frames(frames: Array) -> Background:
 
 
 def _clear(photograph: Array) -> float:
-    """Returns the share of the pixels that are transparent."""
+    """Returns the share of transparent pixels."""
     return float((photograph[..., 3] < 128).mean()) if photograph.shape[2] == 4 else 0.0
 
 
 def _frame(photograph: Array) -> Array:
-    """Returns [N, 3], the colours of the outermost pixels."""
+    """Returns the colours [N, 3] of the outermost pixels."""
     sides = photograph[0], photograph[-1], photograph[:, 0], photograph[:, -1]
     return np.concatenate(sides)[:, :3]

@@ -1,4 +1,4 @@
-"""The beginning of a fit: one primitive for each point of a reconstruction."""
+"""The initial scene of a fit: one primitive for each point of a reconstruction."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lumigrad.client.formats.scene import sh_from_colors
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# Scenes without a reconstruction begin with random points in a ball around what the cameras look at, whose radius is
-# this share of their median distance from it.
+# Without a reconstruction, a fit begins with random points in a ball around the point that the cameras look at. The
+# ball's radius is this share of the cameras' median distance from that point.
 _RANDOM_POINTS, _RANDOM_RADIUS = 20_000, 0.4
 _OPACITY = 0.1
 # The number of neighbours whose distances set a primitive's initial size.
 _NEIGHBOURS = 3
-# The smallest size, for coinciding points, relative to the median.
+# The smallest size, relative to the median, for points that coincide.
 _LEAST_SPACING = 1e-3
 
 
 def random_points(capture: Capture, seed: int) -> Points:
-    """Points of random colours where the subject probably is, for data sets without points."""
+    """Returns points with random colours where the subject probably is, for data sets without points."""
     generator = np.random.default_rng(seed)
     directions = generator.normal(size=(_RANDOM_POINTS, 3))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -36,7 +36,7 @@ def random_points(capture: Capture, seed: int) -> Points:
 
 
 def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
-    """Round, faint Gaussians with harmonics up to a degree, sized by the distances to their neighbours."""
+    """Returns round, faint Gaussians with spherical harmonics up to a degree, sized by the distances between points."""
     count, positions = len(points), points.positions.astype(np.float32)
     sh = np.zeros((count, (sh_degree + 1) ** 2, 3), np.float32)
     sh[:, :1] = sh_from_colors(points.colors)
@@ -50,7 +50,7 @@ def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
 
 
 def surfels_at(points: Points, sh_degree: int, seed: int) -> Gaussians:
-    """The same as flat Gaussians, turned at random, so that each camera sees most of them from their front or back."""
+    """Returns flat Gaussians like those of `gaussians_at`, turned at random so that cameras see few of them edge-on."""
     round_ones = gaussians_at(points, sh_degree)
     quats = np.random.default_rng(seed).normal(size=(len(points), 4)).astype(np.float32)
     quats /= np.linalg.norm(quats, axis=1, keepdims=True)
@@ -59,17 +59,17 @@ def surfels_at(points: Points, sh_degree: int, seed: int) -> Gaussians:
 
 
 def spheres_at(points: Points) -> Spheres:
-    """Spheres that nearly touch."""
+    """Returns spheres that nearly touch."""
     positions = points.positions.astype(np.float32)
     return Spheres(positions, points.colors, spacing(positions) / 2)
 
 
 def spacing(positions: Array) -> Array:
-    """[N] root mean square distance of points [N, 3] to their three nearest neighbours, scene units."""
+    """Returns the RMS distances [N] of points [N, 3] to their three nearest neighbours, scene units."""
     if len(positions) <= _NEIGHBOURS:
         raise InvalidArgument.of("dataset", f"expected more than {_NEIGHBOURS} initial points, got {len(positions)}")
     tree = require("scipy.spatial", "fit", "the sizes of initial primitives").cKDTree(positions)
-    # The nearest is the point itself.
+    # The nearest point is the point itself.
     distances = tree.query(positions, _NEIGHBOURS + 1)[0][:, 1:]
     found = np.sqrt(np.square(distances).mean(axis=1))
     return np.asarray(np.maximum(found, _LEAST_SPACING * (np.median(found) or 1.0)), np.float32)

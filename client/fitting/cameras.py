@@ -1,4 +1,4 @@
-"""The cameras of a fit: their calibrations, and what a fit has refined of them."""
+"""The cameras of a fit: their calibrations and their refined poses and lenses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
 
-# Less than this share of the axes' directions across their common one leaves open where they meet.
+# If less than this share of the axes' directions is perpendicular to their common one, where they meet is undetermined.
 _LEAST_SPREAD = 0.02
 
 
 def begun(shots: Sequence[Shot], recipe: Recipe) -> list[Shot]:
-    """Shots whose lenses have coefficients to refine, if the recipe refines any: those without get k1 and k2, 0."""
+    """Returns shots ready to be refined: if the recipe refines lenses, those without coefficients get k1 = k2 = 0."""
     return [replace(shot, camera=_with_coefficients(shot.camera)) for shot in shots] if recipe.lenses else list(shots)
 
 
@@ -36,17 +36,17 @@ def _with_coefficients(camera: Camera) -> Camera:
 
 
 def shared_calibrations(fitted: Sequence[Shot], views: int) -> list[int]:
-    """Return the calibration of each view of a training; after those of full size come the same at half the size."""
+    """Returns the calibration of each view of a training; the views at half size, which come last, share them."""
     return calibrations_of([shot.camera for shot in fitted]) * (views // len(fitted))
 
 
 def with_refined(shots: Sequence[Shot], fitted: Sequence[Shot], found: Sequence[Camera]) -> list[Shot]:
-    """Shots with what was found: those that were fitted have their cameras, others the lenses of their calibrations.
+    """Returns shots with refined cameras; shots that were not fitted get only the refined lens of their calibration.
 
     Args:
         shots: the shots.
-        fitted: those that were fitted, before.
-        found: their cameras afterwards.
+        fitted: the fitted shots, with their original cameras.
+        found: the refined cameras of the fitted shots.
     """
     by_name = {shot.name: camera for shot, camera in zip(fitted, found, strict=True)}
     numbers = calibrations_of([shot.camera for shot in (*fitted, *shots)])
@@ -61,7 +61,7 @@ def with_refined(shots: Sequence[Shot], fitted: Sequence[Shot], found: Sequence[
 
 
 def _with_lens(camera: Camera, other: Camera) -> Camera:
-    """A camera with the intrinsics and the lens of another."""
+    """Returns a camera with the intrinsics and the lens of another."""
     model, found = camera.model, other.model
     if isinstance(model, SensorModel) and isinstance(found, SensorModel):
         return replace(camera, model=replace(model, lens=found.lens, windshield=found.windshield))
@@ -70,11 +70,11 @@ def _with_lens(camera: Camera, other: Camera) -> Camera:
 
 
 def looking_away(capture: Capture) -> int:
-    """The number of cameras that have the point where all axes meet behind them; 0 if the axes are about parallel."""
+    """Returns how many cameras have the point where their axes meet behind them; 0 if the axes are nearly parallel."""
     models = [view.camera.model for view in capture.views]
     known = [model for model in models if isinstance(model, OpenCVModel | SensorModel)]
     axes = np.array([model.rotation[2] for model in known]).reshape(-1, 3)
-    # The largest part of the axes' spread is that along their common direction.
+    # The squared spectral norm is the axes' spread along their common direction.
     if np.linalg.norm(axes, 2) ** 2 > (1 - _LEAST_SPREAD) * len(axes):
         return 0
     offsets = capture.focus - np.array([model.eye for model in known])
@@ -82,13 +82,13 @@ def looking_away(capture: Capture) -> int:
 
 
 def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path, offset: Offset | None) -> None:
-    """Writes a data set's cameras as they were refined into the folder's transforms.json, in the data set's frame.
+    """Writes the refined cameras of a data set to transforms.json in a folder, in the data set's frame.
 
     Args:
         capture: the data set, in the frame of the fit.
         shots: the refined cameras, by name.
         folder: the folder.
-        offset: what was subtracted from the data set's coordinates; None: nothing.
+        offset: the offset that was subtracted from the data set's coordinates; None: none.
     """
     cameras = {shot.name: shot.camera for shot in shots}
     views = [

@@ -1,4 +1,4 @@
-"""The frame of a fit: that of its data set, or moved near 0 where float32 would be too coarse."""
+"""The frame of a fit: that of its data set, or moved near 0 if float32 would be too coarse."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from lumigrad.client.training.options import extent_of
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# A scene that a fit begins with lies amid its cameras, and not this many times as far away as they reach.
+# An initial scene farther from the cameras than this many times their extent is in the wrong frame.
 _FARTHEST = 1000.0
 
 
 def offset_for(capture: Capture, begin: Path | None) -> Offset | None:
-    """Returns what to subtract from a data set's coordinates; None: nothing.
+    """Returns the offset to subtract from a data set's coordinates, or None.
 
-    It is that of the scene that a fit begins with, if that has one, so that the scene stays as it is.
+    If the initial scene has an offset, that is used, so that the scene need not be moved.
 
     Args:
         capture: the data set.
-        begin: the file of the scene; None without one.
+        begin: the file of the initial scene; None: there is none.
     """
     return (None if begin is None else read_offset(begin)) or offset_of(capture.views)
 
 
 def without_offset(capture: Capture, offset: Offset | None) -> Capture:
-    """Returns a data set whose coordinates are those of a scene with an offset."""
+    """Returns a data set with an offset subtracted from its coordinates."""
     if offset is None:
         return capture
     points = capture.points
     if points is not None and np.array_equal(points.positions, points.positions.astype(np.float32)):
-        # The program that wrote the points has rounded them.
+        # The points were already rounded to float32 by the program that wrote them.
         warn_of("points of the data set, which are float32", lost_by(points.positions))
     return capture.moved(-np.array(offset))
 
 
 def with_offset(capture: Capture, offset: Offset | None) -> Capture:
-    """Returns a data set in its own coordinates again."""
+    """Returns a data set with an offset added, in its original coordinates again."""
     if offset is None:
         return capture
     with said():
@@ -55,16 +55,16 @@ def with_offset(capture: Capture, offset: Offset | None) -> Capture:
 def beginning_in(
     scene: Gaussians | Spheres, path: Path, capture: Capture, offset: Offset | None
 ) -> Gaussians | Spheres:
-    """Returns the scene that a fit begins with in the fit's frame.
+    """Returns the initial scene of a fit, moved to the fit's frame.
 
     Args:
-        scene: the scene, in the data set's own coordinates unless there is an offset beside its file.
-        path: its file.
+        scene: the scene, in the data set's own coordinates unless an offset file is next to its file.
+        path: the scene's file.
         capture: the data set, in the frame of the fit.
-        offset: what was subtracted from the data set's coordinates; None: nothing.
+        offset: the offset that was subtracted from the data set's coordinates; None: none.
 
     Raises:
-        InvalidArgument: the scene lies far from the cameras, so its coordinates are others.
+        InvalidArgument: the scene is far from the cameras, so its coordinates are in a different frame.
     """
     if offset is None or not len(scene):
         return scene

@@ -1,4 +1,4 @@
-"""Scores of a fit: PSNR and SSIM on held-out photographs."""
+"""Scores a fit by PSNR and SSIM on held-out photographs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_ERROR = 1e-12
 
 
 def psnr(picture: Array, target_image: Array, mask: Array | None = None) -> float:
-    """PSNR in dB of images [H, W, K] with values from 0 to 1; the mask [H, W] weights their pixels."""
+    """Returns the PSNR in dB of images [H, W, K] with values from 0 to 1; the mask [H, W] weights their pixels."""
 
     def squares(rows: slice) -> Array:
         difference = np.asarray(picture[rows], np.float64) - target_image[rows]
@@ -40,10 +40,10 @@ def psnr(picture: Array, target_image: Array, mask: Array | None = None) -> floa
 
 
 def ssim(picture: Array, target_image: Array, mask: Array | None = None) -> float:
-    """Mean structural similarity, at most 1, of images [H, W, K] with values from 0 to 1, padded with zeros."""
+    """Returns the mean structural similarity, at most 1, of images [H, W, K] from 0 to 1, padded with zeros."""
 
     def similarity(rows: slice) -> Array:
-        # Windows reach further rows; beyond the image there are zeros.
+        # Windows reach beyond these rows; outside the image there are zeros.
         first = max(rows.start - _RADIUS, 0)
         seen = slice(first, rows.stop + _RADIUS)
         found = _similarity(np.asarray(picture[seen], np.float64), np.asarray(target_image[seen], np.float64))
@@ -53,7 +53,7 @@ def ssim(picture: Array, target_image: Array, mask: Array | None = None) -> floa
 
 
 def _similarity(x: Array, y: Array) -> Array:
-    """[H, W] the structural similarity of images [H, W, K], mean over the channels."""
+    """Returns the structural similarity [H, W] of images [H, W, K], averaged over channels."""
     mean_x, mean_y = _blurred(x), _blurred(y)
     variances = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
     covariance = _blurred(x * y) - mean_x * mean_y
@@ -62,7 +62,7 @@ def _similarity(x: Array, y: Array) -> Array:
 
 
 def _mean(values: Callable[[slice], Array], height: int, mask: Array | None) -> float:
-    """The mean of values [rows, W] of an image's pixels, weighted by its mask unless that is 0 everywhere."""
+    """Returns the mean of values [rows, W] over an image, weighted by its mask unless that is 0 everywhere."""
     mask = mask if mask is not None and mask.any() else None
     total = weight = 0.0
     for rows in _bands(height):
@@ -73,20 +73,20 @@ def _mean(values: Callable[[slice], Array], height: int, mask: Array | None) -> 
 
 
 def _bands(height: int) -> Iterator[slice]:
-    """The rows of an image, some at a time, so that numbers in float64 take little memory."""
+    """Yields the rows of an image in bands, so that float64 values take little memory."""
     return (slice(first, min(first + _BAND_ROWS, height)) for first in range(0, height, _BAND_ROWS))
 
 
 def matched(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
-    """The image [H, W, K] after the affine map of its colours that best matches the target image, from 0 to 1.
+    """Returns the image [H, W, K], from 0 to 1, after the affine map of its colours that best matches the target image.
 
-    Removes the unknown automatic exposure of photographs that were not fitted from their score.
+    This removes the effect of unknown automatic exposures on the scores of photographs that were not fitted.
     """
     return exposed(color_map(picture, target_image, mask), picture).clip(0, 1)
 
 
 def color_map(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
-    """[K, K + 1] the affine map of the image's colours that best matches the target image, by least squares."""
+    """Returns the affine map [K, K + 1] of the image's colours that best matches the target image, by least squares."""
     channels = picture.shape[-1]
     squares, products = np.zeros((channels + 1, channels + 1)), np.zeros((channels + 1, channels))
     for rows in _bands(len(picture)):
@@ -100,13 +100,13 @@ def color_map(picture: Array, target_image: Array, mask: Array | None = None) ->
 
 
 def exposed(matrix: Array, picture: Array) -> Array:
-    """[H, W, K] the image's colours after an affine map [K, K + 1]."""
+    """Applies an affine map [K, K + 1] to the colours of an image [H, W, K]."""
     known = np.asarray(matrix, np.float32)
     return np.asarray(np.asarray(picture, np.float32) @ known[:, :-1].T + known[:, -1])
 
 
 def _blurred(image: Array) -> Array:
-    """[H, W, K] means over SSIM's window around each pixel, padded with zeros."""
+    """Returns the means [H, W, K] over SSIM's window around each pixel, padded with zeros."""
     ndimage = require("scipy.ndimage", "fit", "measuring SSIM")
     means: Array = ndimage.gaussian_filter(image, _SIGMA, mode="constant", radius=_RADIUS, axes=(0, 1))
     return means
@@ -117,12 +117,12 @@ class PhotographScore:
     """The scores of a rendering of one photograph.
 
     Attributes:
-        name: of the photograph.
-        psnr: decibels.
-        ssim: at most 1.
-        exposed_psnr: decibels, with the neighbouring photographs' exposure, if known.
-        matched_psnr: decibels, after the affine map of the rendering's colours that best matches the photograph.
-        opaque_psnr: decibels of the photograph's opaque part, where a training compares colours.
+        name: the name of the photograph.
+        psnr: PSNR, dB.
+        ssim: SSIM, at most 1.
+        exposed_psnr: PSNR with the exposure of the neighbouring photographs, if known, dB.
+        matched_psnr: PSNR after the affine map of the rendering's colours that best matches the photograph, dB.
+        opaque_psnr: PSNR of the photograph's opaque part, where trainings compare colours, dB.
     """
 
     name: str
@@ -134,7 +134,7 @@ class PhotographScore:
 
     @staticmethod
     def of(name: str, rendered: Array, photograph: Photograph, exposure: Array | None = None) -> PhotographScore:
-        """Scores a rendering [H, W, 3] of a photograph, whose `exposure` is [3, 4]; None: unknown."""
+        """Scores a rendering [H, W, 3] of a photograph with the given `exposure` [3, 4]; None: unknown."""
         colors, mask = photograph.colors, photograph.mask
         found = rendered if exposure is None else exposed(exposure, rendered).clip(0, 1)
         whole = psnr(rendered, colors, mask)
@@ -150,7 +150,7 @@ class PhotographScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over photographs; the attributes are those of `PhotographScore`. Older checkpoints lack the last one."""
+    """Means over photographs of the attributes of `PhotographScore`. Older checkpoints lack `opaque_psnr`."""
 
     psnr: float
     ssim: float
@@ -160,7 +160,7 @@ class Scores:
 
     @staticmethod
     def of(scores: Iterable[PhotographScore]) -> Scores:
-        """The means of scores, at least one."""
+        """Returns the means of at least one score."""
         names = [field.name for field in fields(Scores)]
         rows = [[getattr(each, name) for name in names] for each in scores]
         return Scores(*(float(value) for value in np.mean(rows, axis=0)))
@@ -179,9 +179,9 @@ def scored(rendered: Iterable[Array], shots: Sequence[Shot]) -> Scores:
 def pictures(
     client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
 ) -> Iterator[Array]:
-    """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene without a handle is stored meanwhile.
+    """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene that is not a handle is stored meanwhile.
 
-    Flat Gaussians are surfels.
+    Flat Gaussians are rendered as surfels.
     """
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     settings: dict[str, Any] = {"background": background}
@@ -199,14 +199,14 @@ def exposures_nearby(
     fitted: Sequence[Shot],
     background: Color | None = None,
 ) -> Array | None:
-    """Exposures of shots that were not fitted, interpolated from the neighbouring photographs.
+    """Returns exposures of shots that were not fitted, interpolated from the neighbouring photographs.
 
-    Assumes that names follow the order of capture and that the exposure changes slowly. Each fitted photograph has
-    the affine map of its rendering's colours that best matches it; a shot gets the interpolation between its two
-    neighbours by name. Its own photograph is not used.
+    Assumes that names follow the order of capture and that the exposure changes slowly. The exposure of a fitted
+    photograph is the affine map of its rendering's colours that best matches it. The exposure of a shot is interpolated
+    between its two neighbours by name; its own photograph is not used.
 
     Returns:
-        [N, 3, 4] of the shots; None: nothing was fitted.
+        Exposures [N, 3, 4] of the shots; None if nothing was fitted.
     """
     order = sorted({shot.name for shot in [*shots, *fitted]})
     places = {name: place for place, name in enumerate(order)}
@@ -229,13 +229,13 @@ def _map_of(picture: Array, shot: Shot) -> Array:
 
 
 def side_by_side(columns: Sequence[Sequence[Array]]) -> Array:
-    """[H, W, 3] a grid of images, padded with black."""
+    """Returns a grid of images, [H, W, 3], padded with black."""
     rows = [np.concatenate(row, axis=1) for row in zip(*columns, strict=True)]
     width = max(row.shape[1] for row in rows)
     return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in rows])
 
 
 def samples(shots: Sequence[Shot], count: int) -> list[int]:
-    """Indices of `count` shots, spread evenly."""
+    """Returns the indices of `count` evenly spaced shots."""
     spread = np.linspace(0, len(shots) - 1, count + 2)[1:-1].round().astype(int)
     return list(dict.fromkeys(int(index) for index in spread))

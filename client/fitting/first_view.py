@@ -1,4 +1,4 @@
-"""The view that shows a fitted scene well: that of a photograph from the middle of the capture."""
+"""Chooses a view that shows a fitted scene well: that of a typical photograph of the capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lumigrad.client.fitting.background import Background
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
-# The least distance of the point looked at, relative to that of the point that all cameras look at.
+# The least distance of the view's target, relative to the distance of the point that all cameras look at.
 _LEAST_DEPTH = 0.1
 
 

@@ -1,4 +1,4 @@
-"""The loop of a fit: steps on the worker, with regular previews, a progress bar and scalars for TensorBoard."""
+"""Runs a fit: steps on the worker, with regular previews, a progress bar and scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOWN = 2
 
 
 class Live(Protocol):
-    """Shows the scene while it is fitted.
+    """Shows the scene during a fit.
 
     Attributes:
         steps: number of steps before the next `show`.
@@ -61,7 +61,7 @@ def fit(
 ) -> Gaussians | Spheres:
     """Runs a fit until `pacing` ends it, or until `stopped`; returns the final scene, which is also saved.
 
-    Between the parts of the pacing, a preview of some shots is made and the scene saved; `live` shows it more often.
+    Between the rounds of `pacing`, a preview of some shots is made and the scene is saved; `live` shows it more often.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
     background = recipe.background.color
@@ -71,14 +71,14 @@ def fit(
         scene = trainer.scene()
         assert isinstance(scene, Gaussians | Spheres)
         if recipe.is_flat and isinstance(scene, Gaussians) and scene.scales is not None:
-            # A training keeps logarithms, so its third scales are not quite 0.
+            # A training stores logarithms of scales, so third scales are not exactly 0.
             scene = replace(scene, scales=scene.scales[:, :2])
         found = scene
-        # Neither is replaced if there is no room for both.
+        # Both files are written before the scene replaces the old one, so a full disk changes neither.
         with naming(scene_path), replaced(scene_path) as new:
             found.save(new)
             write_offset(scene_path, recipe.offset)
-        # The client's copy is needed for the depth range of spheres.
+        # The handle needs a copy of the scene to determine the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)
         rendered = [levels_of(picture) for picture in pictures(client, handle, shown, background)]
         preview = side_by_side([rendered, [shot.read().pixels for shot in shown]])
@@ -102,7 +102,7 @@ def _advance(
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C or SIGTERM sets; the second one raises KeyboardInterrupt."""
+    """Yields an event that the first Ctrl-C or SIGTERM sets; the second one has its usual effect."""
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
@@ -120,22 +120,22 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         restore()
 
 
-# The bar shows the mean over about one pass over all photographs.
+# The bar shows the mean over up to this many steps, about one pass over all photographs.
 _MEMORY = 100
 _BAR_EVERY, _SCALARS_EVERY = 10, 10
 
 
 class Journal:
-    """Shows steps as they come."""
+    """Reports the steps of a fit in a progress bar, previews and TensorBoard."""
 
     def __init__(
         self, folder: Path, first: int, pacing: Pacing, views: int, recipe: Recipe, log_folder: Path | None
     ) -> None:
-        """Starts at step `first`; `log_folder` is TensorBoard's, None: no log."""
+        """Starts at step `first`; `log_folder` is the folder for TensorBoard, None: no log."""
         self._folder, self._pacing, self._recipe = folder, pacing, recipe
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
         facts = {"total": pacing.total, "initial": pacing.done(first), "unit": pacing.unit}
-        # No bar is drawn where standard error is a file, which gets a line with each preview.
+        # If standard error is not a terminal, there is no bar, but a line with each preview.
         self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, disable=None, **facts)
         self._decibels: deque[float] = deque(maxlen=min(max(views, 1), _MEMORY))
         self._writer: Any = None
@@ -171,7 +171,7 @@ class Journal:
                 self._writer.add_scalar(f"fit/{name}", value, step.number)
 
     def preview(self, number: int, picture: Array) -> None:
-        """Records an image [H, W, 3] of the scene after a step."""
+        """Records a preview [H, W, 3] of the scene after step `number`."""
         if self._bar.disable:
             print(f"fitting: {self._pacing.text(number)}, {self._score}", file=sys.stderr, flush=True)
         write_image(self._folder / f"preview_{number:06d}.jpg", picture)

@@ -1,4 +1,4 @@
-"""Photographs and masks matched with their cameras: the shape that they must have, and which way up they belong."""
+"""Matches photographs and masks with their cameras: checks their shapes and chooses their orientations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lumigrad.client.formats.source import malformed
 
 @dataclass(frozen=True)
 class Matched:
-    """A view whose photograph and mask have the shape of its camera's picture.
+    """A view whose photograph and mask have the aspect ratio of its camera.
 
     Attributes:
         view: the view, with a photograph.
-        size: width and height of the photograph, turned like the camera's picture.
+        size: width and height of the photograph, after it was turned to fit the camera.
         orientation: the EXIF orientation that is applied to the photograph; 1: none.
-        ignored: the EXIF orientation that the photograph has and that is not applied; 1: none.
-        mask_orientation: the orientation that is applied to the mask; 1: none.
+        ignored: the photograph's EXIF orientation if it is not applied; 1: none.
+        mask_orientation: the EXIF orientation that is applied to the mask; 1: none.
     """
 
     view: View
@@ -33,7 +33,7 @@ class Matched:
 
     @staticmethod
     def of(view: View) -> Matched:
-        """Reads the headers of a view's files; InvalidArgument names a file that does not fit the camera."""
+        """Reads the headers of a view's files; raises InvalidArgument if a file does not fit the camera."""
         assert view.image is not None
         camera, found = (view.camera.width, view.camera.height), read_header(view.image)
         orientation = found.orientation if _is_turned(found, camera) else 1
@@ -44,21 +44,21 @@ class Matched:
         return Matched(view, size, orientation, ignored, _orientation_of_mask(view.mask, camera, orientation))
 
     def reduced_size(self, largest: int) -> Size:
-        """Width and height of the photograph, reduced to at most `largest` pixels."""
+        """Returns the width and height of the photograph, reduced to at most `largest` pixels."""
         return reduced_size(self.size, largest)
 
     def picture(self, size: Size) -> Array:
-        """Reads the photograph, [H, W, 3] or with its opacity [H, W, 4] uint8."""
+        """Reads the photograph, [H, W, 3] or, with its opacity, [H, W, 4] uint8."""
         assert self.view.image is not None
         return read_picture(self.view.image, size, self.orientation)
 
     def mask(self, size: Size) -> Array | None:
-        """Reads the mask, [H, W] uint8; None without one."""
+        """Reads the mask, [H, W] uint8; returns None if there is none."""
         return None if self.view.mask is None else read_mask(self.view.mask, size, self.mask_orientation)
 
 
 def have_one_shape(first: Size, second: Size) -> bool:
-    """Whether one of two sizes is the other, scaled by one factor and rounded up or down to whole pixels."""
+    """Whether one of two sizes is the other one, scaled by a factor and rounded up or down to whole pixels."""
     return _is_scaled(first, second) or _is_scaled(second, first)
 
 
@@ -68,9 +68,9 @@ def _is_scaled(whole: Size, part: Size) -> bool:
 
 
 def _is_turned(found: Header, camera: Size) -> bool:
-    """Whether a picture fits a camera only when it is turned as its EXIF orientation says.
+    """Whether a picture fits a camera only if it is turned by its EXIF orientation.
 
-    COLMAP calibrates pixels as they are stored, so a picture that fits so is not turned.
+    COLMAP calibrates stored pixels, so a picture that fits as stored is not turned.
     """
     return not have_one_shape(found.size, camera) and have_one_shape(found.upright_size, camera)
 
@@ -79,7 +79,7 @@ def _orientation_of_mask(path: Path | None, camera: Size, of_photograph: int) ->
     if path is None:
         return 1
     found = read_header(path)
-    # A mask that was drawn on the stored pixels of a photograph is turned with it.
+    # A mask for the stored pixels of a photograph is turned like the photograph.
     for each in (found, Header(found.size, of_photograph)):
         if _is_turned(each, camera):
             return each.orientation
@@ -101,7 +101,7 @@ def _misfit(path: Path, kind: str, found: Header, camera: Size) -> Exception:
 
 
 def say_orientations(found: Sequence[Matched]) -> None:
-    """Warns of photographs that have an EXIF orientation: those that are turned by it, and those that are not."""
+    """Warns about photographs with an EXIF orientation, both those that are turned by it and those that are not."""
 
     def say(orientation: Callable[[Matched], int], text: str) -> None:
         values = [orientation(each) for each in found if orientation(each) != 1]

@@ -1,4 +1,4 @@
-"""The memory that photographs take on the worker."""
+"""Computes and checks the memory that photographs take on the worker."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# The memory of a stored scene, relative to its numbers.
+# The memory of a stored scene, relative to its tensors.
 _SCENE_SHARE = 2
-# Least side of photographs that are worth a fit, pixels.
+# The smallest side of photographs that are worth a fit, pixels.
 _LEAST_SIDE = 64
 
 
 def memory_of(shots: Sequence[Shot]) -> int:
-    """The size of the shots' target images, bytes."""
+    """Returns the size of the shots' target images, bytes."""
     return sum(shot.target_bytes for shot in shots)
 
 
 def _scaled_bytes(shots: Sequence[Shot], sides: Mapping[str, int], side: int) -> float:
-    """`memory_of` shots whose photographs have at most `side` pixels along their larger side, now `sides` by name."""
+    """Returns `memory_of` the shots if the larger sides of photographs, `sides` by name, shrink to `side` pixels."""
     return sum(shot.target_bytes * min(side / sides[shot.name], 1.0) ** 2 for shot in shots)
 
 
 def size_text(size: int) -> str:
-    """A number of bytes, for people."""
+    """Formats a number of bytes for people."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def check_memory(shots: Sequence[Shot], scene: Gaussians | Spheres, most: int) -> None:
-    """Raises InvalidArgument, which says what would help, if a worker cannot hold shots beside the initial scene.
+    """Raises InvalidArgument, with advice, if a worker cannot hold the shots in addition to the initial scene.
 
     `most` is the worker's limit in bytes; 0: unknown.
     """
-    # The scene is stored with what its renderings need.
+    # A stored scene also takes memory for its renderings.
     taken = _SCENE_SHARE * sum(tensor.nbytes for tensor in scene.tensors.values())
     needed, limit = memory_of(shots), max(most - taken, 1)
     if not most or needed <= limit:
         return
-    # Sides of photographs; a shot of half the size has the same name.
+    # The larger side of each photograph; shots at half size have the names of those at full size.
     sides: dict[str, int] = {}
     for shot in shots:
         sides[shot.name] = max(sides.get(shot.name, 0), shot.camera.width, shot.camera.height)

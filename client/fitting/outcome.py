@@ -1,4 +1,4 @@
-"""How well a fitted scene shows the photographs that were held out."""
+"""Measures how well a fitted scene shows the held-out photographs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.pictures import levels_of
 from lumigrad.client.values.handle import Scene
 
-# Photographs in the comparison.
+# The number of photographs in the comparison.
 _COMPARED = 3
 
 
@@ -30,10 +30,10 @@ class Outcome:
     """The scores and pictures of held-out photographs.
 
     Attributes:
-        scores: their means.
-        photographs: the scores of each.
-        page: the page with a section for each.
-        comparison: [H, W, 3] uint8, some renderings and the photographs beside them.
+        scores: the mean scores.
+        photographs: the scores of each photograph.
+        page: the report, with a section for each photograph.
+        comparison: [H, W, 3] uint8, some renderings next to their photographs.
     """
 
     scores: Scores
@@ -43,7 +43,7 @@ class Outcome:
 
     @staticmethod
     def of(client: Client, scene: Scene, held_out: Sequence[Shot], fitted: Sequence[Shot], color: Color) -> Outcome:
-        """Renders the held-out shots before a background, and compares each with its photograph, one at a time."""
+        """Renders the held-out shots over a background colour and compares each with its photograph, one at a time."""
         nearby = exposures_nearby(client, scene, held_out, fitted, color)
         exposures = [None] * len(held_out) if nearby is None else list(nearby)
         compared, shown, taken = samples(held_out, _COMPARED), list[Array](), list[Array]()

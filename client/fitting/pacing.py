@@ -1,4 +1,4 @@
-"""How far a fit is: by the steps that it has made, or by the seconds that have passed of those that it may take."""
+"""Measures the progress of a fit: in steps, or in seconds of a time budget."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Protocol
 
-# A time budget is spent in parts, after each of which the pace is adapted: the largest share of the budget, and of the
-# schedules, that a part takes, and the most seconds.
+# A time budget is spent in parts, and the pace is adapted after each. A part takes at most this share of the budget and
+# of the schedules, and at most this many seconds.
 _PART, _MOST_SECONDS = 0.02, 2.0
-# Limits of a training.
+# The slowest pace that a training accepts.
 _SLOWEST = 1e-6
-# Previews of a fit.
+# The default number of previews of a fit.
 _PREVIEWS = 10
 
 
@@ -19,9 +19,9 @@ class Pacing(Protocol):
     """The progress of a fit.
 
     Attributes:
-        total: value of `done` at its end.
-        unit: the unit of both.
-        bar: the format of a progress bar; None: the usual one.
+        total: value of `done` at the end of the fit.
+        unit: the unit of `total` and `done`.
+        bar: the format of a progress bar; None: the default format.
     """
 
     total: float
@@ -29,38 +29,38 @@ class Pacing(Protocol):
     bar: str | None
 
     def done(self, number: int) -> float:
-        """How much is done before step `number`."""
+        """Returns how much is done before step `number`."""
 
     def text(self, number: int) -> str:
-        """How much is done before step `number`, for people."""
+        """Returns how much is done before step `number`, in words."""
 
     def is_over(self, number: int) -> bool:
-        """Whether there is to be no step `number`."""
+        """Whether the fit ends before step `number`."""
 
     def parts(self, number: Callable[[], int]) -> Iterator[tuple[int, float]]:
-        """The steps up to the next preview, in parts.
+        """Divides the steps up to the next preview into parts.
 
         Args:
             number: returns the number of the next step.
 
         Yields:
-            How many steps a part has at most, and the pace of the schedules in it.
+            The maximum number of steps of a part, and the pace of the schedules in that part.
         """
 
 
 class BySteps:
-    """A fit of so many steps."""
+    """A fit with a fixed number of steps."""
 
     unit = "step"
     bar: str | None = None
 
     def __init__(self, steps: int, every: int | None) -> None:
-        """`every`: steps between previews; None: a tenth of all."""
+        """Sets the number of steps; `every` is the number of steps between previews, None: a tenth of all."""
         self.total: float = steps
         self._steps, self._every = steps, every or max(steps // _PREVIEWS, 1)
 
     def done(self, number: int) -> float:
-        """The number of steps that are done."""
+        """Returns the number of completed steps."""
         return number
 
     def text(self, number: int) -> str:
@@ -80,9 +80,9 @@ class BySteps:
 
 
 class BySeconds:
-    """A fit of so many seconds. Its schedules are those of `steps` steps, and pass with the time.
+    """A fit with a time budget. Its schedules are those of `steps` steps, and advance with the elapsed time.
 
-    It leaves as much time for the last preview as the one before took, and so ends at most a part, or a step, late.
+    It reserves as much time for the last preview as the previous one took, so it ends at most a part or a step late.
     """
 
     unit = "s"
@@ -100,22 +100,22 @@ class BySeconds:
         """Begins now.
 
         Args:
-            seconds: how long the fit may take.
-            steps: the steps that its schedules have.
-            every: steps between previews; None: a tenth of the time.
-            used: seconds that have passed in an earlier process.
-            keep: called with the seconds that have passed, after each part; None: nothing is.
-            clock: the time, seconds.
+            seconds: the time budget.
+            steps: the number of steps of the schedules.
+            every: steps between previews; None: a preview after each tenth of the time.
+            used: seconds that were used in an earlier process.
+            keep: called with the elapsed seconds after each part; None: nothing is called.
+            clock: returns the time, seconds.
         """
         self.total = seconds
         self._steps, self._every, self._keep, self._clock = steps, every, keep, clock
         self._began = clock() - used
-        # Seconds of a step, and of a preview, as measured last.
+        # The latest durations of a step and of a preview, seconds.
         self._step, self._preview = 0.0, 0.0
         self._paused: float | None = None
 
     def done(self, number: int) -> float:
-        """The seconds that have passed."""
+        """Returns the elapsed seconds."""
         return self._clock() - self._began
 
     def text(self, number: int) -> str:
@@ -123,7 +123,7 @@ class BySeconds:
         return f"{number:,} steps, {self.done(number):.0f} of {self.total:g} s"
 
     def is_over(self, number: int) -> bool:
-        """Whether there is no time for half of another step, and the last preview."""
+        """Whether no time is left for half a step and the last preview."""
         return self.done(number) + self._preview + self._step / 2 >= self.total
 
     def parts(self, number: Callable[[], int]) -> Iterator[tuple[int, float]]:
@@ -148,6 +148,6 @@ class BySeconds:
         self._paused = self.done(0)
 
     def _count(self, used: float) -> int:
-        """The number of steps that a part has time for."""
+        """Returns the number of steps that a part has time for."""
         seconds = min(self.total * _PART, _MOST_SECONDS, self.total - self._preview - used)
         return max(int(seconds / self._step), 1) if self._step else 1

@@ -19,8 +19,8 @@ class Photograph:
 
     Attributes:
         pixels: [H, W, 3] uint8.
-        mask: [H, W] uint8, 0 where the photograph is ignored; None: nowhere.
-        opacity: [H, W] uint8, 0 where the scene shall be empty; None: the photograph does not tell.
+        mask: [H, W] uint8, 0 where the photograph is ignored; None: nothing is ignored.
+        opacity: [H, W] uint8, 0 where the scene must be empty; None: unknown.
     """
 
     pixels: Array
@@ -29,19 +29,19 @@ class Photograph:
 
     @property
     def colors(self) -> Array:
-        """[H, W, 3] float32, from 0 to 1."""
+        """The colours [H, W, 3] float32, from 0 to 1."""
         return np.divide(self.pixels, 255, dtype=np.float32)
 
     @property
     def halved(self) -> Photograph:
-        """The same at half the width and height."""
+        """The photograph at half the width and height."""
         image: Any = require("PIL.Image", "fit", "reading photographs")
         size = halved_size((self.pixels.shape[1], self.pixels.shape[0]))
 
         def reduced(array: Array | None, method: Any) -> Array | None:
             return None if array is None else np.asarray(image.fromarray(array).resize(size, method))
 
-        # The mean of the pixels, as a sensor with fewer of them would see.
+        # Pixels are averaged, as a sensor with fewer pixels would.
         mean, nearest = image.Resampling.BOX, image.Resampling.NEAREST
         pixels = reduced(self.pixels, mean)
         assert pixels is not None
@@ -49,12 +49,12 @@ class Photograph:
 
     @property
     def target_image(self) -> TargetImage:
-        """The target image of a training's view. Where a photograph is transparent its colours do not count."""
+        """The target image for a training. Where the photograph is transparent, its colours do not count."""
         if self.mask is None or self.opacity is None:
             return TargetImage(self.pixels, self.opacity if self.mask is None else self.mask)
         return TargetImage(self.pixels, np.minimum(self.mask, self.opacity))
 
 
 def halved_size(size: Size) -> Size:
-    """Half a width and height, at least one pixel."""
+    """Returns half of a width and height, at least one pixel each."""
     return max(size[0] // 2, 1), max(size[1] // 2, 1)

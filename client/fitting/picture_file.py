@@ -1,4 +1,4 @@
-"""Files of photographs and masks: what their headers say, and how their levels are read."""
+"""Reads files of photographs and masks, and their headers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from lumigrad.client.formats.source import malformed
 
 Size = tuple[int, int]
 
-# The EXIF tag, and its values by the name of Pillow's transposition that shows such a picture upright.
+# The EXIF tag of the orientation, and the names of Pillow's transpositions that turn such pictures upright.
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
     **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
 }
 _STORED = {**_UPRIGHT, 6: "ROTATE_90", 8: "ROTATE_270"}
-# The block of EXIF tags about the camera, and that of the focal length in it.
+# The block of EXIF tags about the camera, and the tag of the focal length in it.
 _CAMERA_TAGS, _FOCAL = 0x8769, 0x920A
-# The orientations that exchange width and height.
+# The orientations that swap width and height.
 _SIDEWAYS = (5, 6, 7, 8)
-# Tags of TIFF; the last one says which level is black.
+# TIFF tags; the last one tells which level is black.
 _WIDTH_TAG, _HEIGHT_TAG, _BLACK_TAG = 256, 257, 262
 _CLEAR_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
-# Modes of one channel with more than 8 bits, which Pillow would clip to 8.
+# Single-channel modes with more than 8 bits, whose levels Pillow would clip to 8 bits.
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 _MOST_16 = (1 << 16) - 1
-# Pictures of 16 bits that nowhere reach a sixteenth of their range are those of sensors with 12 bits or fewer.
+# 16-bit pictures that never reach a sixteenth of their range come from sensors with at most 12 bits.
 _LEAST_16 = 1 << 12
 _UNREADABLE = {
     **dict.fromkeys((".heic", ".heif"), "HEIC needs the package pillow-heif; install it, or convert it to JPEG or PNG"),
@@ -50,12 +50,12 @@ _UNREADABLE = {
 
 @dataclass(frozen=True)
 class Header:
-    """The facts in the header of a picture's file.
+    """Facts from the header of a picture's file.
 
     Attributes:
-        size: width and height of the pixels as they are stored.
-        orientation: the EXIF orientation, 1 to 8; 1: the first row is at the top.
-        focal_mm: the focal length of the lens by its EXIF data; 0: they do not say.
+        size: width and height of the pixels as stored.
+        orientation: the EXIF orientation, 1 to 8; 1: upright.
+        focal_mm: the focal length of the lens in the EXIF data, millimetres; 0: unknown.
     """
 
     size: Size
@@ -64,15 +64,15 @@ class Header:
 
     @property
     def upright_size(self) -> Size:
-        """Width and height when the orientation is applied."""
+        """The width and height after the orientation is applied."""
         return self.size[::-1] if self.orientation in _SIDEWAYS else self.size
 
 
 def read_header(path: Path) -> Header:
-    """Reads the header of a picture's file; its pixels are not decoded."""
+    """Reads the header of a picture's file without decoding its pixels."""
     with _opened(path) as picture:
         orientation = _orientation(picture)
-        # Pillow swaps the sides of a TIFF that it will turn when it decodes it.
+        # Pillow swaps the sides of a TIFF that it will turn on decoding.
         tags = getattr(picture, "tag_v2", {})
         size = tags.get(_WIDTH_TAG, picture.width), tags.get(_HEIGHT_TAG, picture.height)
         focal_mm = _focal_length(picture)
@@ -80,7 +80,7 @@ def read_header(path: Path) -> Header:
 
 
 def _orientation(picture: Any) -> int:
-    """The EXIF orientation, 1 to 8; 1 also where the EXIF data are damaged, which do not matter otherwise."""
+    """Returns the EXIF orientation, 1 to 8; 1 if the EXIF data are damaged, which does no other harm."""
     with suppress(Exception):
         found = picture.getexif().get(_ORIENTATION, 1)
         return int(found) if found in _UPRIGHT else 1
@@ -90,13 +90,13 @@ def _orientation(picture: Any) -> int:
 def _focal_length(picture: Any) -> float:
     with suppress(Exception):
         focal_mm = float(picture.getexif().get_ifd(_CAMERA_TAGS).get(_FOCAL, 0.0))
-        # Cameras that do not know it write 0 / 0, which is no number and differs from itself.
+        # Cameras that do not know the focal length write 0 / 0, which reads as NaN.
         return focal_mm if isfinite(focal_mm) else 0.0
     return 0.0
 
 
 def reduced_size(size: Size, largest: int) -> Size:
-    """Width and height reduced to at most `largest` pixels."""
+    """Returns a width and height, reduced to at most `largest` pixels."""
     share = min(largest / max(size), 1.0)
     return max(round(size[0] * share), 1), max(round(size[1] * share), 1)
 
@@ -107,18 +107,18 @@ def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
     Args:
         path: the file.
         size: the width and height to reduce it to.
-        orientation: the EXIF orientation to apply; 1: none, whatever the file says.
+        orientation: the EXIF orientation to apply, regardless of the file's own; 1: none.
     """
     image: Any = require("PIL.Image", "fit", "reading photographs")
     with _opened(path) as picture:
-        # A JPEG is decoded at a half, a quarter or an eighth of its size if that is at least twice the size wanted.
+        # A JPEG is decoded at a half, quarter or eighth of its size if that is at least twice the wanted size.
         wanted = size[::-1] if orientation in _SIDEWAYS else size
         picture.draft(None, (2 * wanted[0], 2 * wanted[1]))
         if picture.mode in _DEEP_MODES:
             decoded = image.fromarray(_levels(_deep_pixels(picture), path)).convert("RGB")
         else:
             is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
-            # Pillow reads the upper 8 bits of colours with 16.
+            # Pillow keeps only the upper 8 bits of 16-bit colours.
             is_deep = ";16" in str(picture.tile)
             decoded = _decoded(picture).convert("RGBA" if is_clear else "RGB")
             if is_deep:
@@ -130,7 +130,7 @@ def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
 
 
 def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
-    """Reads a mask [H, W] uint8, which lets something through; the arguments are those of `read_picture`."""
+    """Reads a mask [H, W] uint8, which must not be 0 everywhere; the arguments are those of `read_picture`."""
     image: Any = require("PIL.Image", "fit", "reading masks")
     with _opened(path) as picture:
         if picture.mode in _DEEP_MODES:
@@ -151,7 +151,7 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
 
 
 def _of_alpha(pixels: Array, path: Path) -> Array:
-    """Levels of a mask [H, W, 4], which is in its colours or in its alpha."""
+    """Returns the levels of a mask [H, W, 4], which are in its colours or in its alpha."""
     alpha, grey = pixels[..., 3], pixels[..., :3].max(axis=-1)
     seen = grey[alpha > 0]
     if seen.size == 0 or (seen.min() == seen.max() and seen.max() > 0):
@@ -167,7 +167,7 @@ def _of_alpha(pixels: Array, path: Path) -> Array:
 
 
 def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:
-    """Levels [H, W] uint8 of a picture of integers of 16 bits, or of floats from 0 to 1."""
+    """Converts a picture of 16-bit integers, or of floats from 0 to 1, to levels [H, W] uint8."""
     if not np.isfinite(pixels).all():
         raise malformed(path, "expected finite levels, got NaN or infinite ones")
     least, most = pixels.min(), pixels.max()
@@ -183,12 +183,12 @@ def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:
         if not is_mask:
             _check_reach(int(most), path)
         scaled = pixels.astype(np.float64) / 257
-    # Levels that let anything through, however little, stay above 0.
+    # Mask levels above 0, however small, stay above 0.
     return np.asarray((np.ceil(scaled) if is_mask else np.rint(scaled)).astype(np.uint8))
 
 
 def _check_reach(most: int, path: Path) -> None:
-    """Raises InvalidArgument for the largest level of a picture of 16 bits that uses only the lower bits."""
+    """Raises InvalidArgument if the largest level of a 16-bit picture shows that it uses only the lower bits."""
     if 0 < most < _LEAST_16:
         raise malformed(
             path,
@@ -198,16 +198,16 @@ def _check_reach(most: int, path: Path) -> None:
 
 
 def _deep_pixels(picture: Any) -> Array:
-    """Levels of a picture with one channel of more than 8 bits, 0 for black."""
+    """Returns the levels of a single-channel picture with more than 8 bits, 0 for black."""
     pixels = np.asarray(_decoded(picture))
-    # Pillow inverts a TIFF whose 0 is white only if it has 8 bits.
+    # Pillow inverts a TIFF in which 0 is white only if it has 8 bits.
     if pixels.dtype.kind == "u" and getattr(picture, "tag_v2", {}).get(_BLACK_TAG) == 0:
         return np.asarray(_MOST_16 - pixels)
     return pixels
 
 
 def _turned(picture: Any, orientation: int) -> Any:
-    """The picture with an EXIF orientation applied."""
+    """Applies an EXIF orientation to a picture."""
     return picture if orientation == 1 else picture.transpose(_transposition(_UPRIGHT[orientation]))
 
 
@@ -217,19 +217,19 @@ def _transposition(name: str) -> Any:
 
 
 def _decoded(picture: Any) -> Any:
-    """The picture's pixels as they are stored, also where Pillow turns them when it decodes a file, a TIFF."""
+    """Decodes a picture and returns its pixels as stored; undoes the turn that Pillow applies to TIFF files."""
     before, size = _orientation(picture), picture.size
     picture.load()
     if _orientation(picture) == before:
         return picture
     if picture.size != size:
-        # Pillow mixes up the rows of uncompressed files whose sides it exchanges.
+        # Pillow mixes up the rows of uncompressed files whose sides it swaps.
         raise ValueError(f"a TIFF with EXIF orientation {before} is supported with compression only")
     return picture.transpose(_transposition(_STORED[before]))
 
 
 def _is_heic(path: Path) -> bool:
-    """Whether a file that may have the suffix of another format is what telephones write."""
+    """Whether a file is HEIC, as phones write it, whatever its suffix."""
     with path.open("rb") as file:
         head = file.read(12)
     return head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
@@ -237,14 +237,14 @@ def _is_heic(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A picture that is not decoded yet; InvalidArgument names a file that is none, or of a kind that is not read."""
+    """Yields a picture that is not decoded yet; raises InvalidArgument, with advice, if the file cannot be read."""
     image: Any = require("PIL.Image", "fit", "reading photographs")
     remedy = _UNREADABLE.get(path.suffix.lower())
     try:
         if _is_heic(path) and find_spec("pillow_heif"):
             import_module("pillow_heif").register_heif_opener()
         with image.open(path) as picture:
-            # The file of a raw photograph is a TIFF with a small preview.
+            # Many raw photographs are TIFF files with a small preview.
             if remedy and picture.format == "TIFF":
                 raise malformed(path, remedy)
             yield picture

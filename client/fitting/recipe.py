@@ -21,16 +21,16 @@ from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]
 Strategy = Literal["mcmc", "adaptive", "none"]
-# The weight of normal consistency that Huang et al. (2024) use for all scenes. Their distortion is of squared
-# differences between depths in clip space; ours is of differences in scene units, so the weight is for a region around
-# the cameras of radius 1. Both begin once there is a surface, as in the authors' code.
+# The weight of normal consistency is that of Huang et al. (2024) for all scenes. Their distortion uses squared
+# differences of depths in clip space, ours differences in scene units, so our weight is for a region of radius 1 around
+# the cameras. Both losses begin once there is a surface, as in the authors' code.
 _NORMAL, _DISTORTION, _SURFACE_START = 0.05, 0.05, 1 / 5
-# More weight on similarity, and less noise, than the papers have; docs/training.md has what they give.
+# More weight on similarity and less noise than in the papers; docs/training.md shows the effect.
 _L1, _DSSIM = 0.7, 0.3
 _NOISE = 1e5
-# Transparent photographs: emptiness counts half as much as colours.
+# The weight of alpha for transparent photographs: emptiness counts half as much as colours.
 _ALPHA = 0.5
-# Inria's rates for exposures.
+# Rates of exposures, as in Inria's code.
 _EXPOSURES = 1e-3, 1e-4
 # Rates of camera motions: radians and scene units per step.
 _POSES = 1e-4, 1e-6
@@ -41,11 +41,11 @@ _LENSES = 2e-4, 2e-6
 
 @dataclass(frozen=True)
 class Schedule:
-    """The view of each step of a training whose views are the photographs, and after them the same at half the size.
+    """Chooses the view of each step of a training whose views are the photographs, then the photographs at half size.
 
     Attributes:
         photographs: number of photographs.
-        coarse: number of steps at pace 1, from the first on, whose photographs have half the size.
+        coarse: number of first steps, at pace 1, that use photographs at half size.
         seed: seed of the order.
     """
 
@@ -54,13 +54,13 @@ class Schedule:
     seed: int
 
     def shots(self, fitted: Sequence[Shot]) -> list[Shot]:
-        """The training's views."""
+        """Returns the training's views."""
         return [*fitted, *(shot.halved for shot in fitted)] if self.coarse else list(fitted)
 
     def views(self, first: int, count: int, pace: float = 1.0) -> list[list[int]]:
-        """The views of `count` steps from step `first` on: each photograph once before any is repeated.
+        """Returns the views of `count` steps from step `first` on, using each photograph once before any is repeated.
 
-        `pace` is how fast schedules pass, see `Trainer.steps`.
+        `pace` is the speed of the schedules, see `Trainer.steps`.
         """
         return [[self._view(step, step * pace < self.coarse)] for step in range(first, first + count)]
 
@@ -77,23 +77,23 @@ class Recipe:
 
     Attributes:
         kind: "gaussians" or "spheres".
-        primitive: of Gaussians: "volume", or "surfel", which are flat.
+        primitive: for Gaussians: "volume", or "surfel" for flat ones.
         extent: radius of the region around the cameras, scene units.
-        steps: number of steps, each on one photograph, or those of the schedules of a fit with a time budget.
-        seconds: the time budget, s; 0: none.
-        sh_degree: largest degree of the Gaussians' harmonics; degrees are added one by one.
+        steps: number of steps, each on one photograph; with a time budget, the number of steps of the schedules.
+        seconds: the time budget, seconds; 0: none.
+        sh_degree: largest degree of spherical harmonics; degrees are added one by one.
         strategy: density control of Gaussians: "mcmc", "adaptive", or "none".
         cap: maximum number of Gaussians.
         poses: also refine the cameras' poses.
-        end_poses: also refine those at the end of rolling shutters, by themselves.
+        end_poses: also refine the poses at the end of rolling shutters independently.
         intrinsics: also refine focal lengths and principal points.
         lenses: also refine the coefficients of lenses.
         exposures: also fit an affine map of the colours of each photograph.
-        coarse: number of steps, from the first on, on photographs of half the width and height.
+        coarse: number of first steps on photographs at half the width and height.
         seed: seed of all random choices.
         snapshot_every: steps between snapshots, which need a worker with a spool; 0: none.
-        background: surroundings, behind the scene.
-        offset: what is subtracted from the data set's coordinates, which lie far from 0; None: nothing.
+        background: the background behind the scene.
+        offset: the offset subtracted from a data set's coordinates that are far from 0; None: none.
     """
 
     kind: Kind = "gaussians"
@@ -135,7 +135,7 @@ class Recipe:
 
     @property
     def compared(self) -> str:
-        """The pictures that the PSNR of a step belongs to, for people."""
+        """The pictures that the PSNR of a step refers to, in words."""
         return f"fitted photographs{', opaque parts' if self.background.is_transparent else ''}"
 
     @property
@@ -145,12 +145,12 @@ class Recipe:
 
     @property
     def refines_cameras(self) -> bool:
-        """Whether anything of the cameras is refined."""
+        """Whether any camera parameters are refined."""
         return self.poses or self.end_poses or self.intrinsics or self.lenses
 
     @property
     def moves(self) -> bool:
-        """Whether noise moves the Gaussians: in MCMC only."""
+        """Whether noise moves the Gaussians, which is the case only in MCMC."""
         return self.kind == "gaussians" and self.strategy == "mcmc"
 
     @property
@@ -170,23 +170,24 @@ class Recipe:
         )
 
     def schedule(self, photographs: int) -> Schedule:
-        """The photographs of the steps."""
+        """Returns the schedule of photographs for the steps."""
         return Schedule(photographs, self.coarse, self.seed)
 
     def pacing(self, every: int | None, used: float = 0.0, keep: Callable[[float], None] | None = None) -> Pacing:
-        """The progress, from now on; see `BySeconds` for the arguments."""
+        """Returns the pacing of the fit, which begins now; see `BySeconds` for the arguments."""
         if not self.seconds:
             return BySteps(self.steps, every)
         return BySeconds(self.seconds, self.steps, every, used, keep)
 
     def trainer_options(self) -> dict[str, Any]:
-        """Arguments of `Client.trainer`."""
+        """Returns the arguments of `Client.trainer`."""
         is_gaussians = self.kind == "gaussians"
         of_gaussians: dict[str, Any] = {"sh_degree_every": max(self.steps // 14, 1), "primitive": self.primitive}
         return {
             "loss": self.loss,
             "density": self.density,
-            # Rates of means fall to a tenth: with a hundredth, most of so few steps would hardly move them.
+            # Twice the steps let the rates of means fall only to a tenth: at a hundredth, later steps would hardly move
+            # the Gaussians.
             "total_steps": 2 * self.steps if is_gaussians else self.steps,
             "refine_poses": Rate(*_POSES, self.steps) if self.poses else None,
             "refine_end_poses": Rate(*_POSES, self.steps) if self.end_poses else None,
@@ -206,12 +207,12 @@ class Checkpoint:
 
     Attributes:
         training_id: id of the training on the worker.
-        lease: the secret that allows resuming the training, so the file is readable by its owner only.
+        lease: the secret with which the training can be resumed, so only the file's owner may read it.
         size: maximum width and height of photographs, pixels.
         hold_out: which photographs are held out, see `divide`.
         recipe: the settings of the fit.
         before: scores of the initial scene.
-        used: how much of the time budget has passed, s.
+        used: how much of the time budget was used, seconds.
     """
 
     training_id: str

@@ -1,4 +1,4 @@
-"""The report of a fit as one HTML page: scores and pictures of each photograph that was held out."""
+"""Writes the report of a fit as one HTML page: scores and pictures of each held-out photograph."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lumigrad.client.fitting.evaluation import PhotographScore
 from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.pictures import levels_of, ramp_colors
 
-# Pictures are reduced to this width or height, pixels.
+# Pictures are reduced to at most this width and height, pixels.
 _SIZE = 480
-# The error, as a part of the whole range, that is shown lightest.
+# The error that is shown in the lightest colour, as a fraction of the whole range.
 _LARGEST_ERROR = 0.25
 
 _STYLE = """
@@ -36,7 +36,7 @@ figcaption { opacity: .7; }
 
 
 class Page:
-    """The page, which keeps small pictures only."""
+    """The page, which contains only small pictures."""
 
     def __init__(self) -> None:
         self._sections: list[str] = []
@@ -57,7 +57,7 @@ class Page:
         self._sections.append(f"<section><h2>{said}</h2>{figures}</section>")
 
     def write(self, path: Path, title: str, facts: Mapping[str, str]) -> None:
-        """Writes the .html file, with its pictures inside; `facts` are values of the table at its top, by name."""
+        """Writes the .html file with embedded pictures; `facts` are the values of the table at its top, by name."""
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items()
         )
@@ -70,7 +70,7 @@ class Page:
 
 
 def _reduced(picture: Array) -> Array:
-    """Returns levels of an image [H, W] or [H, W, 3], small enough for the page."""
+    """Returns the levels of an image [H, W] or [H, W, 3], reduced to the size of pictures on the page."""
     image: Any = require("PIL.Image", "fit", "writing the report")
     shown = image.fromarray(levels_of(picture))
     shown.thumbnail((_SIZE, _SIZE))

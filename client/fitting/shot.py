@@ -1,4 +1,4 @@
-"""Shots: photographs that are read from their files when they are needed, and their cameras."""
+"""Shots: cameras with photographs that are read from their files on demand."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lumigrad.client.fitting.picture_file import Size
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.target_image import TargetImage
 
-# The background is looked for in photographs of at most this width and height.
+# The background is determined from photographs reduced to at most this width and height.
 _BACKGROUND_SIZE = 400
-# Every so many photographs one is held out.
+# By default, one of this many photographs is held out.
 _HOLD_OUT = 8
 
 
@@ -32,10 +32,10 @@ class Shot:
     """A photograph and its camera.
 
     Attributes:
-        name: name of its view.
+        name: the name of its view.
         camera: its camera.
-        read: reads the photograph; nothing else holds its pixels.
-        has_mask: whether the photograph has a mask, or tells where the scene is empty.
+        read: reads the photograph, whose pixels are not kept.
+        has_mask: whether the photograph has a mask or an opacity.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Shot:
 
     @staticmethod
     def of(matched: Matched, largest: int, background: Background) -> Shot:
-        """The shot of a view with a photograph, reduced to at most `largest` pixels wide and high."""
+        """Returns the shot of a view, with the photograph reduced to a width and height of at most `largest` pixels."""
         view, size = matched.view, matched.reduced_size(largest)
         has_mask = view.mask is not None or background.is_transparent
         return Shot(view.name, view.resized(*size).camera, partial(_read, matched, size, background), has_mask)
 
     @property
     def halved(self) -> Shot:
-        """The same at half the width and height."""
+        """The shot at half the width and height."""
         camera = resized(self.camera, *halved_size((self.camera.width, self.camera.height)))
         return Shot(self.name, camera, lambda: self.read().halved, self.has_mask)
 
@@ -72,12 +72,12 @@ def _read(matched: Matched, size: Size, background: Background) -> Photograph:
 
 
 def shots_of(capture: Capture, largest: int, background: Background | str) -> tuple[list[Shot], Background]:
-    """The photographs of a data set, in the order of their views' names; views without one are left out.
+    """Returns the photographs of a data set, ordered by the names of their views; omits views without photographs.
 
     Args:
         capture: the data set.
-        largest: largest width and height, pixels; larger photographs are reduced.
-        background: the background, or how it is chosen, see `Background.of`.
+        largest: maximum width and height, pixels; larger photographs are reduced.
+        background: the background, or a choice for `Background.of`.
 
     Returns:
         The shots, and the background.
@@ -92,7 +92,11 @@ def shots_of(capture: Capture, largest: int, background: Background | str) -> tu
 
 
 def _with_photographs(capture: Capture) -> list[View]:
-    """The views with photographs, by name; says what is missing, or raises InvalidArgument."""
+    """Returns the views with photographs, ordered by name; warns about missing photographs.
+
+    Raises:
+        InvalidArgument: masks are missing, or there are fewer than two photographs.
+    """
     views = sorted((view for view in capture.views if view.image), key=lambda view: view.name)
     if len(views) < 2:
         raise InvalidArgument.of("dataset", f"expected at least two photographs, found {len(views)}")
@@ -107,7 +111,7 @@ def _with_photographs(capture: Capture) -> list[View]:
 
 
 def _named_once(views: Sequence[View]) -> list[View]:
-    """The views without those that name the photograph of another, whose camera they have: they would count twice.
+    """Returns the views without those that repeat the photograph and camera of another, which would count twice.
 
     Raises:
         InvalidArgument: two views of one photograph have different cameras, or different names of its file.
@@ -130,7 +134,7 @@ def _named_once(views: Sequence[View]) -> list[View]:
 
 
 def _is_same(one: Camera, other: Camera) -> bool:
-    """Whether two cameras have the same size, and nearly the same place and direction."""
+    """Whether two cameras have the same size and nearly the same position and direction."""
     if one is other:
         return True
     if (one.width, one.height) != (other.width, other.height):
@@ -144,9 +148,9 @@ def divide(shots: Sequence[Shot], every: int | None, split: Split | None = None)
 
     Args:
         shots: the shots.
-        every: hold out every `every`-th from the first on; 0: all are in both; None: what the data set holds out, or
-            every eighth.
-        split: what the data set holds out; None: it does not say.
+        every: hold out every `every`-th shot, beginning with the first; 0: all shots are in both lists; None: use
+            `split`, or every eighth shot without one.
+        split: the shots that the data set holds out; None: it has no such list.
     """
     if every is None and split is not None:
         fitted = [shot for shot in shots if shot.name in split.fitted]

@@ -1,1 +1,1 @@
-"""Common parts of the subcommands of `lumigrad`: parsers, exit codes and error messages."""
+"""The common part of the subcommands of `lumigrad`: parsers, exit codes and error messages."""

@@ -1,4 +1,4 @@
-"""The subcommands of `lumigrad`, found as entry points so that this layer need not import others."""
+"""Finds the subcommands of `lumigrad` as entry points, so that this layer need not import others."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ exit status:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: this, or any other object with these attributes, is what its entry point refers to.
+    """A subcommand. Its entry point refers to an instance, or to any object with these attributes.
 
     Attributes:
-        help: one line about it.
+        help: a one-line description.
         add_arguments: declares options on the subcommand's parser.
         run: runs the command; returns the exit status.
     """
@@ -44,12 +44,12 @@ class Command:
 
 
 def found_commands() -> dict[str, EntryPoint]:
-    """All installed commands by name."""
+    """Returns all installed commands by name."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def loaded(entry: EntryPoint, *, required: bool) -> Command | None:
-    """Loads a command; None if a package that it needs is missing and it is not `required`."""
+    """Loads a command; returns None if it needs a missing package and is not `required`."""
     try:
         command: Command = entry.load()
         return command
@@ -60,14 +60,14 @@ def loaded(entry: EntryPoint, *, required: bool) -> Command | None:
 
 
 def missing(entry: EntryPoint, error: ImportError) -> LumigradError:
-    """The error for a missing package of a command."""
+    """Returns the error for a missing package of a command."""
     return LumigradError(f"`lumigrad {entry.name}` {_hint(entry)} ({error})")
 
 
 def parsers_of(
     commands: Mapping[str, Command | None], found: Mapping[str, EntryPoint]
 ) -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the command line, and the parsers of the loaded subcommands."""
+    """Returns the parser of the command line, and the parsers of the loaded subcommands."""
     meanings = "".join(f"  {code:<5}{meaning}\n" for code, meaning in exits.MEANINGS.items())
     parser = Parser(
         prog="lumigrad",
@@ -87,7 +87,7 @@ def parsers_of(
 
 
 def all_parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the command line, and the parsers of all installed commands."""
+    """Returns the parser of the command line, and the parsers of all installed commands."""
     found = found_commands()
     return parsers_of({name: loaded(entry, required=False) for name, entry in found.items()}, found)
 

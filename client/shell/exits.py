@@ -1,4 +1,4 @@
-"""The output of commands: results as JSON, error messages, exit codes."""
+"""Formats the output of commands: results as JSON, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from lumigrad.client.transport.addresses import at_the_shell
 from lumigrad.client.transport.channel import TOKEN_VARIABLE
 
 DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
-# Arguments of the client whose options have other names.
+# Arguments of the client whose options have different names.
 _CALLED = {
     **{"tls": "tls_ca", "timeout_s": "timeout", "fov_degrees": "fov"},
     **{"cameras": "size", "width": "size", "height": "size"},
 }
-# Arguments that come from the environment; a token from a file is checked where the file is read.
+# Arguments that come from the environment. Tokens from files are checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
-# Name that is left out, because the rest of the message names the file.
+# The argument that messages do not name, because they name the file itself.
 _FILE = "path"
 
 
 def error_message(error: BaseException, options: Mapping[str, str]) -> str:
-    """The error message, one line.
+    """Returns the error message, on one line.
 
     Args:
         error: the error that ended the command.
@@ -62,7 +62,7 @@ def error_message(error: BaseException, options: Mapping[str, str]) -> str:
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:
-    """The option for an argument: --sh-degree for "sh_degree"; None if there is none."""
+    """Returns the option for an argument, e.g. --sh-degree for "sh_degree", or None if there is none."""
     name = field.rpartition(".")[2]
     return _VARIABLES.get(name) or options.get(_CALLED.get(name, name))
 
@@ -83,7 +83,7 @@ def _of_system(error: OSError) -> str:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Adds the file's name to an OSError without one, such as that of a full disk."""
+    """Adds the file's name to an OSError that has none, such as that of a full disk."""
     try:
         yield
     except BrokenPipeError:
@@ -96,9 +96,9 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def told_warnings() -> Iterator[None]:
-    """Shows the client's own warnings as commands say things: one line on standard error, without a place in code."""
+    """Shows the client's own warnings like messages of commands: one line on standard error, without a source line."""
     usual, own = warnings.showwarning, Path(__file__).parents[1]
-    # The place of a warning that names the line which called Lumigrad.
+    # Warnings that name the line which called Lumigrad have this file name.
     script = getattr(sys.modules["__main__"], "__file__", None)
 
     def show(
@@ -123,12 +123,12 @@ def told_warnings() -> Iterator[None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does, so that no unfinished file is left behind."""
+    """Raised by SIGTERM, which ends a command like Ctrl-C, so that no unfinished file is left behind."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Has the first SIGTERM raise Terminated; a second one ends the process at once. In the main thread only."""
+    """Makes the first SIGTERM raise Terminated; a second one ends the process at once. In the main thread only."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -141,16 +141,16 @@ def terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        # Workers have handlers of their own.
+        # Workers install their own handlers, which stay.
         if signal.getsignal(signal.SIGTERM) is end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM end the process itself for a `with` block of imports: packages catch what handlers raise.
+    """Makes Ctrl-C and SIGTERM kill the process during imports, since packages may catch what handlers raise.
 
-    In the main thread only; signals that are ignored stay so.
+    In the main thread only; ignored signals stay ignored.
     """
     is_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
@@ -165,7 +165,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def json_text(value: Any) -> str:
-    """A result as JSON; NaN and infinity become null."""
+    """Returns a result as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), allow_nan=False)
 
 
@@ -218,7 +218,7 @@ _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code(error: BaseException, options: Mapping[str, str] = MappingProxyType({})) -> int:
-    """The exit code for an error of a command; `options` as in `error_message`."""
+    """Returns the exit code for an error of a command; `options` as in `error_message`."""
     if isinstance(error, InvalidArgument) and any(option_of(each.field, options) for each in error.violations):
         return USAGE
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)

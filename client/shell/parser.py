@@ -1,4 +1,4 @@
-"""The parser of the command line: help, groups, suggestions for misspelt words."""
+"""Parses the command line: help texts, errors, suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INDENT = 30
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help that wraps texts, but not examples."""
+    """Formats help; wraps texts but not examples."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _COLUMNS)
@@ -32,7 +32,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return "\n\n".join(wrapped) + "\n"
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        """Shows required arguments only, because the options are listed below."""
+        """Shows only required arguments, because the options are listed below."""
         if usage is None and prefix is None:
             actions = [action for action in actions if action.required or not action.option_strings]
             self._prog = f"{self._prog} [options]"
@@ -47,12 +47,12 @@ class Parser(argparse.ArgumentParser):
         # The errors of `int` and `float` name Python types.
         self.register("type", int, whole_number)
         self.register("type", float, number)
-        # Also values such as -z or -0.3,0,1, which would otherwise pass for options.
+        # Values such as -z or -0.3,0,1 count as numbers too, since they would otherwise be parsed as options.
         self._negative_number_matcher = re.compile(r"-([xyz]|\.?\d.*)$")
 
     @property
     def options(self) -> dict[str, str]:
-        """Long options by argument name, with those of subcommands: {"sh_degree": "--sh-degree"}."""
+        """The long options by argument name, including those of subcommands: {"sh_degree": "--sh-degree"}."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         inner = {name: flag for parser in self.nested for name, flag in parser.options.items()}
         return inner | {flag[2:].replace("-", "_"): flag for flag in flags}
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, text)
 
     def error(self, message: str) -> NoReturn:
-        """Prints two lines on standard error and exits with the code of wrong usage."""
+        """Prints two lines on standard error and exits with the code for wrong usage."""
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
 
     def refuse_unknown(self, arguments: Sequence[str]) -> NoReturn:
@@ -103,6 +103,6 @@ def _plain(message: str) -> str:
 
 
 def meant(text: str, known: Iterable[str]) -> str:
-    """'; did you mean --target?', or nothing if no known word is close."""
+    """Returns e.g. "; did you mean --target?", or nothing if no known word is close."""
     close = get_close_matches(text, list(known), 1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Progress of work in stages, on standard error."""
+"""Shows the progress of work in stages on standard error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Stages:
-    """A progress bar on standard error for each stage, where that is a terminal and tqdm is installed."""
+    """Shows a progress bar per stage on standard error, if that is a terminal and tqdm is installed."""
 
     def __init__(self) -> None:
         self._bars = ExitStack()

@@ -1,4 +1,4 @@
-"""The console script `lumigrad`, installed as `lumigrad.start`: a package that imports nothing when it is imported."""
+"""The console script `lumigrad`, installed as `lumigrad.start`: a package whose import imports almost nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status. Ctrl-C ends the process itself while the client is imported."""
+    """Runs the command line; returns the exit status. While the client is imported, Ctrl-C kills the process."""
     before = signal.getsignal(signal.SIGINT)
-    # Signals that are ignored stay so.
+    # Ignored signals stay ignored.
     if callable(before):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from lumigrad.client.cli import main as run

@@ -102,5 +102,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names, without the packages and modules that hold them."""
+    """Returns the public names, without the packages and modules that hold them."""
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -41,7 +41,7 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
 
     @wraps(Result.release)
     async def release(self) -> None:
-        # This does not wait, so it needs neither a thread, all of which may be busy, nor an open client.
+        # Releasing does not wait, so it needs neither a thread, all of which may be busy, nor an open client.
         self._blocking.release()
 
     async def __aenter__(self: A) -> A:

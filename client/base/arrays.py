@@ -205,7 +205,7 @@ class NamedArrays(Mapping[str, Array]):
             raise KeyError(self._missing(name)) from None
 
     def __getattr__(self, name: str) -> Array:
-        # This is called only for names that are not ordinary attributes; "_arrays" is missing while unpickling.
+        # Python calls this only for names that are not ordinary attributes; "_arrays" is missing while unpickling.
         if not name.startswith("_") and name in self._arrays:
             return self._arrays[name]
         raise AttributeError(self._missing(name) if not name.startswith("_") else name)

@@ -140,7 +140,7 @@ def _differentiate(
 ) -> dict[str, Array]:
     result = passes.take(int(number))
     if result is None:
-        # It was dropped, or taken by an earlier run of the same backward pass, which JAX may repeat: recompute it.
+        # The result was dropped, or taken by an earlier run of this backward pass, which JAX may repeat: recompute it.
         result = call.run(inputs, True)
     else:
         result.request = call.request(inputs)

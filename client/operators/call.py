@@ -113,7 +113,7 @@ class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
     The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; background and gamma
-    replace the values in `settings`. A stored `scene` supplies those of the first four that are None. Without `camera`,
+    replace the values in `settings`. A stored `scene` supplies any of the first four that are None. Without `camera`,
     the input cameras are Pulsar's parameters of a camera of `size` (width and height, pixels), with the options
     `orthogonal`, `right_handed` and `first_r_then_t` of `PulsarModel`.
     """

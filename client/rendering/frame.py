@@ -181,7 +181,7 @@ class Frame(Result):
             surface_normals: dL/dsurface_normals.
             wanted: for spheres, any of "positions", "colors", "radii" (if empty: these three), "opacities", "cameras",
                 "background", "gamma"; for Gaussians, any of "means", "quats", "scales", "covariances", "opacities",
-                "sh", "colors" (if empty: those of these that the scene has), "cameras", "lenses", "rays", "background",
+                "sh", "colors" (if empty: all of these that the scene has), "cameras", "lenses", "rays", "background",
                 "transforms", "means2d" and "means2d_abs".
             sparse: transfer only nonzero rows, with their "index"; always the case with levels of detail.
             gradient_format: wire format of gradients per primitive; "float16" and "bfloat16" halve the bytes.

@@ -46,7 +46,7 @@ class Layout:
         return values.reshape(*self.shape, *values.shape[2:]).to(self.device)
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """The inverse of `arrange`, on the CPU; 0 for Gaussians that are not visible."""
+        """Inverts `arrange`, on the CPU; returns 0 for Gaussians that are not visible."""
         values = values.detach().to("cpu", torch.float32)
         if self.visible is not None:
             dense = values.new_zeros(math.prod(self.shape), *values.shape[1:])

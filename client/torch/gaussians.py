@@ -237,7 +237,7 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     centres = echo = None
     if "means2d" in wanted:
         centres = layout.arrange(frame.means2d)
-        # With response="ray" the projected centres have no gradient.
+        # The projected centres have no gradient with response="ray".
         if call.settings.response != "ray":
             centres, echo = project(rendering, centres, tensors.inputs)
     images = with_derived(draw(rendering, None if echo is None else centres, echo, tensors.inputs))

@@ -264,8 +264,8 @@ class Trainer(Staying):
         """Stores the current parameters as the next version of the scene; returns its handle.
 
         Handles of earlier versions then raise `VersionMismatch`. If the training began with values instead of a handle,
-        and the same content was also put by other means, that scene stays unchanged, and the parameters are stored as a
-        new scene.
+        and the same content was put another time, that scene stays unchanged, and the parameters are stored as a new
+        scene.
 
         Raises:
             SceneNotFound: the scene was deleted or evicted. The training continues, and `client.put(trainer.scene())`

@@ -111,7 +111,7 @@ class Call:
         """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
-        # This takes a tenth of the time of copy.copy.
+        # copy.copy takes ten times as long.
         routed = object.__new__(Call)
         vars(routed).update(vars(self), affinity=affinity)
         return routed

@@ -242,7 +242,7 @@ class Connection:
                 frames = iter(rpc)
                 return self.collected(next(frames, None), frames, began, trip, call)
         finally:
-            # Also ends the call on the worker, unless it has already ended.
+            # Cancelling also ends the call on the worker, unless it has already ended.
             rpc.cancel()
 
     def collected(

@@ -69,7 +69,7 @@ class LaneTrip(StreamTrip):
         self._reply = lane.hold()
         # True until the reply's lease is released or owned by its arrays.
         self._reply_is_open = True
-        # Not the trip itself, which would keep itself, and the payload, until the garbage collector runs.
+        # The writer refers to this instead of the trip: a reference cycle would keep the payload until it is collected.
         self._upload = _Upload(lane, call)
         self.metadata = (lane.metadata(self._reply),)
         self.has_single_reply = lane.has_single_replies
@@ -114,11 +114,11 @@ class _Upload:
 
     def __init__(self, lane: Lane, call: Call) -> None:
         self._lane, self._call = lane, call
-        # None: it has not begun.
+        # The number of the lease; None before it begins.
         self._number: int | None = None
 
     def lease_region(self, nbytes: int) -> LeasedRegion | None:
-        """Leases a region of at least that size; None if none is free."""
+        """Leases a region of at least `nbytes`; returns None if none is free or the worker does not answer."""
         if self._number is None:
             self._number = self._lane.hold()
         try:

@@ -84,7 +84,7 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
         text = f"the worker at {target} was lost during the call ({text}); its log may show the reason"
         return Unavailable(text, was_begun=True)
     if call.code() is grpc.StatusCode.CANCELLED:
-        # With metadata, the worker began the call and ended it itself; without, a proxy ended the call.
+        # Metadata means that the worker began the call and ended it itself; otherwise a proxy ended it.
         is_answered = any(key == _REQUEST_ID for key, _ in call.trailing_metadata() or ())
         is_foreign = not is_answered and not call.initial_metadata()
         return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=is_foreign)

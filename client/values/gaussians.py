@@ -79,7 +79,7 @@ class Gaussians(Tensors):
         warn_of("means", lost_by(places, 0.0 if self.scales is None else median_of(self.scales)))
 
     def __len__(self) -> int:
-        """The number of Gaussians of all scenes together."""
+        """Returns the number of Gaussians of all scenes together."""
         return int(self.opacities.size)
 
     def __repr__(self) -> str:

@@ -156,7 +156,7 @@ class Mesh(Tensors):
         warn_of(named, lost_by(places, median_of(np.linalg.norm(second - first, axis=1))))
 
     def __len__(self) -> int:
-        """The number of triangles."""
+        """Returns the number of triangles."""
         return len(self.faces)
 
     def __repr__(self) -> str:

@@ -224,7 +224,7 @@ class World:
         return World(read_obstacles(path, scale=scale))
 
     def __len__(self) -> int:
-        """The number of obstacles."""
+        """Returns the number of obstacles."""
         return len(self.obstacles)
 
     def __repr__(self) -> str:

@@ -54,7 +54,7 @@ class Members(Protocol):
     retry_s: float
 
     def members(self) -> Sequence[Worker]:
-        """The current workers."""
+        """Returns the current workers."""
 
     def route(self, subject: Subject) -> Route:
         """Returns the route of a call about `subject`."""

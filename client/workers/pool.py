@@ -49,7 +49,7 @@ class Pool(Staying):
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # With several workers, dead connections are detected sooner, because another worker can answer.
+        # Dead connections are detected sooner if there are several workers, because another one can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()

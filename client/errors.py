@@ -78,7 +78,7 @@ class ContextLost(LumigradError):
 
 
 class LaneLost(LumigradError):
-    """The worker cannot open the shared memory, or has no room in it. The client repeats the call over the stream."""
+    """The worker no longer has the shared memory, or no room in it. The client repeats the call over the stream."""
 
 
 class VersionMismatch(LumigradError):

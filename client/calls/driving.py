@@ -32,10 +32,10 @@ class DriveFrame:
     Attributes:
         scene: the scene, which the worker reads from files itself.
         camera: the camera, in the simulator's local frame moved by `origin`.
-        transforms: the pose of each file and track of the scene in the camera's frame.
+        transforms: the pose of each file and track of the scene, in the same frame.
         background: [3] colour.
         depth_order: "z", or "distance" for wide lenses.
-        origin: [3] the point of the simulator's local frame that is the origin of this frame, metres.
+        origin: [3] the point of the simulator's local frame at the origin of that frame, metres.
     """
 
     scene: SceneHandle

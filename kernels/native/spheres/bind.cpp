@@ -82,7 +82,7 @@ Settings make_settings(bool exact, bool deterministic, int n_track, uint32_t max
   return s;
 }
 
-// Drops the lists at the end of a call, however it ends.
+// Drops the lists at the end of a call, whether it succeeds or fails.
 class DropLists {
  public:
   explicit DropLists(Workspace& workspace) : workspace_(workspace) {}

@@ -7,7 +7,7 @@ namespace {
 
 float length_of(const float (&v)[3]) { return std::sqrt((v[0] * v[0] + v[1] * v[1]) + v[2] * v[2]); }
 
-// The film at distance 1 from the eye: the centre of pixel (0, 0) relative to the eye, and steps per pixel.
+// Sets the film at distance 1 from the eye: the centre of pixel (0, 0) relative to the eye, and steps per pixel.
 void set_film(Camera& camera, const OpenCVLens& lens, const double* right, const double* down, const double* forward) {
   const double left = (0.5 - lens.cx) / lens.fx, top = (0.5 - lens.cy) / lens.fy;
   for (int i = 0; i < 3; ++i) {
@@ -19,7 +19,7 @@ void set_film(Camera& camera, const OpenCVLens& lens, const double* right, const
   }
 }
 
-// The frame in float32, from the film as it is rounded.
+// Sets the frame in float32, from the rounded film.
 void set_frame(Camera& camera, const double* forward) {
   const float(&x)[3] = camera.pixel_x;
   const float(&y)[3] = camera.pixel_y;

@@ -1,4 +1,4 @@
-// OpenCV's pinhole cameras as the engine takes them.
+// Conversion of OpenCV's pinhole cameras to the engine's.
 #pragma once
 
 #include <array>
@@ -23,8 +23,7 @@ struct DepthRange {
 Camera opencv_camera(const OpenCVLens& lens, const std::array<double, 9>& rotation,
                      const std::array<double, 3>& translation, const DepthRange& range);
 
-// Whether a finite matrix is surely taken for a rotation by the checks of the Python package, which allow a little
-// more.
+// Whether the Python package certainly accepts a finite matrix as a rotation; its checks allow a little more.
 bool is_rotation(const std::array<double, 9>& matrix);
 
 }  // namespace lumigrad::spheres

@@ -1,5 +1,5 @@
-// Inputs and outputs of the sphere engine for one view, on CUDA for all views of a call; plain structs, the same for
-// CPU and CUDA. Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
+// Inputs and outputs of the sphere engine for one view, on CUDA for all views of a call: plain structs, the same for
+// CPU and CUDA. Pointers are to the device's memory; null means absent (inputs) or not needed (outputs).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace lumigrad::spheres {
 inline constexpr int kMaxTrack = 128;
 inline constexpr int kMaxExtent = 32768;  // Rectangles are stored as 16-bit integers.
 
-// A view. Pixels are counted in the aperture: film pixel (x, y) is aperture pixel (x + border_x, y + border_y).
-// Both a float form in the world frame, which compat needs bit by bit, and a double form in the camera frame.
+// A view. Pixels are counted in the aperture: film pixel (x, y) is aperture pixel (x + border_x, y + border_y). It has
+// a float form in the world frame, whose bits compat needs, and a double form in the camera frame.
 struct Camera {
   int32_t width, height;  // Film, pixels.
   int32_t orthogonal;
@@ -61,7 +61,7 @@ struct Scene {
 // All [H, W, ...].
 struct Outputs {
   float* color;           // [K]
-  uint8_t* color_levels;  // [K] The same from 0 to 255, on the CPU alone: beside `color`, or instead of it.
+  uint8_t* color_levels;  // [K] Colours from 0 to 255, on the CPU only: in addition to `color` or instead of it.
   float* alpha;           //
   float* depth;           //
   float* info;            // [3 + 2 T]
@@ -69,11 +69,11 @@ struct Outputs {
   float* weights;         // [T]
   int32_t* hits;          //
   float* blend;           // [3] exact's state for backward: M's whole part, M's rest, D.
-  int32_t* stop;  // Exact's state: where the pixel stopped; in its tile's list (CPU) or among all spheres by distance
+  int32_t* stop;  // Exact's state: where the pixel stopped, in its tile's list (CPU) or among all spheres by distance
                   // (CUDA).
 };
 
-// The inputs of backward beside the scene: forward's results and the upstream gradients.
+// The inputs of backward besides the scene: forward's results and the upstream gradients.
 struct Upstream {
   const float* color;    // [H, W, K] rendered
   const float* info;     // [H, W, 3 + 2 T] compat
@@ -85,7 +85,7 @@ struct Upstream {
   const float* d_depth;  // [H, W] exact
 };
 
-// Sums over the pixels of one view, written, not added.
+// Sums over the pixels of one view; overwritten, not added to.
 inline constexpr int kCameraSums = 24;
 struct Gradients {
   float* positions;   // [N, 3]
@@ -95,8 +95,8 @@ struct Gradients {
   float* background;  // [K] exact
   int32_t* touched;   // [N] number of pixels to which the sphere contributed
   // Exact, camera frame: 0:9 sum of outer(dL/dq, P - eye); 9:12 sum of dL/dq; 12, 13 dL/d centre_x, centre_y and
-  //   14, 15 sums of x and y times the same pairs' terms, all before division by the scale (perspective); 16 dL/d log
-  //   of the pixel size (orthogonal); 17 dL/d z_min; 18 dL/d gamma.
+  //   14, 15 sums of x and y times the terms of 12, 13, all before division by the scale (perspective); 16 dL/d log of
+  //   the pixel size (orthogonal); 17 dL/d z_min; 18 dL/d gamma.
   // Compat, world frame: 0:3 eye, 3:6 pixel_0_0_center, 6:9 pixel_x, 9:12 pixel_y, normalised as Pulsar does.
   double* camera;  // [24]
 };

@@ -10,7 +10,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums over the pixels of every item into rows, by `run`.
+// Sums over the pixels of every item into rows, with `run`.
 template <class Run>
 void sum_rows(const CudaCall& call, const CudaPass& pass, CudaRows& rows, const Run& run, cudaStream_t stream) {
   const std::size_t items = pass.items.size();
@@ -27,7 +27,7 @@ void sum_rows(const CudaCall& call, const CudaPass& pass, CudaRows& rows, const 
   sum_pair_rows(pass.lists.entries, pass.lists.pairs, items, rows.width, rows.pair_rows, rows.rows, stream);
 }
 
-// Sums the gradients of every item over its pixels. Along rays `to_rays` receives those of the rays, unless it is null.
+// Sums the gradients of every item over its pixels. Along rays `to_rays`, unless null, receives the rays' gradients.
 void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
                     CudaRows& rows, float* to_rays, cudaStream_t stream) {
   const auto run = [&] {
@@ -44,7 +44,7 @@ void blend_backward(const CudaCall& call, const CudaRecords& records, const Cuda
   sum_rows(call, pass, rows, run, stream);
 }
 
-// The same for moving slices along rays.
+// Sums the gradients for moving slices along rays.
 void blend_slices_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass,
                            const Upstream& upstream, CudaRows& rows, cudaStream_t stream) {
   const auto run = [&] {
@@ -53,7 +53,7 @@ void blend_slices_backward(const CudaCall& call, const CudaRecords& records, con
   sum_rows(call, pass, rows, run, stream);
 }
 
-// Whether gradients lead through the rays: to those that were given, or to lenses and motions.
+// Whether gradients pass through rays: to given rays, or to lenses and motions.
 bool needs_rays(const Settings& settings, const Scene& scene, const Gradients& gradients) {
   if (!settings.rays) return false;
   return scene.rays != nullptr ? gradients.rays != nullptr

@@ -1,4 +1,4 @@
-// Blends the images on the device: a warp for each half of a tile, nearest first (spec section 1.7).
+// Blends the images on the device, with a warp for each half of a tile, nearest first (spec section 1.7).
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/drawing.cuh"
 #include "gaussians/cuda/half_tile.cuh"
@@ -7,12 +7,12 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums of a lane's pixels. `kCounts`: contributors are counted.
+// Sums of a lane's pixels. `kCounts`: whether to count contributors.
 template <int kFeatures, bool kCounts>
 struct LanePixels {
   float transmittance[kLanePixels], sums[kLanePixels][kFeatures], segment[kLanePixels][kFeatures];
-  float least[kLanePixels];  // log2 of alpha below which nothing is drawn; infinite where the pixel has ended.
-  int end[kLanePixels];      // From here on the list has nothing for the pixel.
+  float least[kLanePixels];  // log2 of the smallest alpha that is drawn; infinite if the pixel has ended.
+  int end[kLanePixels];      // Position from which the list has nothing for the pixel.
   int contributors[kCounts ? kLanePixels : 1];
 
   __device__ LanePixels(const HalfTile& tile, const Limits& limits) {
@@ -52,7 +52,7 @@ struct LanePixels {
     if constexpr (kCounts) contributors[k] += counts && !ends ? 1 : 0;
   }
 
-  // Keeps the sums of the segment that ends before `position`, and begins the next.
+  // Stores the sums of the segment that ends before `position`, and begins the next segment.
   __device__ void finish_segment(const Segments& to, const TileList& list, unsigned half, int position) {
     const int number = (position - 1) / kSegment, place = to.place(list.first, number);
 #pragma unroll
@@ -83,7 +83,7 @@ struct Blending {
   unsigned tile_number, half;
   int first;  // The round's first feature.
 
-  // Blends the list. `kSegments`: and keeps what its segments need to be differentiated.
+  // Blends the list. `kSegments`: also stores what the backward pass of its segments needs.
   template <bool kSegments, class Pixels>
   __device__ void run(Pixels& pixels) {
     int position = 0;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kHalfThreads, resident_blocks(kFeatures))
 void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Segments& segments,
                const Outputs& outputs, int* lasts, cudaStream_t stream) {
   const std::size_t halves = std::size_t{2} * lists.views * lists.tiles_x * lists.tiles_y;
-  // Only kernels of many features count contributors.
+  // Only kernels for many features count contributors.
   const int total = ::max(records.features.total(), outputs.contributors != nullptr ? kInlineFeatures : 0);
   with_half_features(total, [&](auto features, auto apart) {
     launch(&draw_kernel<decltype(features)::value, decltype(apart)::value>, blocks_of_halves(halves), kHalfThreads, 0,

@@ -1,7 +1,7 @@
-// Differentiates the blending on the device: a warp goes through a segment of the list of half a tile from the last
-// Gaussian to the first (spec section 3.1), sums the gradients of its pixels for each with shuffles, and adds them to
-// the Gaussian's row, or, for deterministic sums, to the row of the pair: that of two halves is the same in either
-// order.
+// Differentiates the blending on the device. A warp visits a segment of the list of half a tile from the last Gaussian
+// to the first (spec section 3.1), sums the gradients of its pixels for each Gaussian with shuffles, and adds them to
+// the Gaussian's row or, for deterministic sums, to the row of the pair of a tile and a Gaussian: the sum of its two
+// halves is the same in either order.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/half_tile.cuh"
 #include "gaussians/cuda/row_sums.cuh"
@@ -9,10 +9,10 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Work of a warp: a segment of the list of half a tile.
+// The work of a warp: a segment of the list of half a tile.
 struct Part {
   unsigned tile, half;
-  int segment;  // -1: none.
+  int segment;  // -1 if there is none.
 
   __device__ Part(unsigned number, unsigned tiles, const TileLists& lists, const Segments& segments) {
     tile = number / 2;
@@ -26,7 +26,7 @@ struct Part {
   }
 };
 
-// The state of a lane's pixels in the round that begins at feature `first`, from the end of a segment on, as
+// The state of a lane's pixels in the round that begins at feature `first`, from the end of a segment on, like
 // PixelRound.
 template <int kFeatures, bool kApart>
 struct LanePixels {
@@ -51,7 +51,7 @@ struct LanePixels {
                         int first) {
 #pragma unroll
     for (int k = 0; k < kLanePixels; ++k) {
-      // Pixels outside the image read its first and visit no Gaussian.
+      // Pixels outside the image read the first pixel's values and visit no Gaussian.
       const PixelUpstream up(call, features, upstream, tile.view, tile.on_film(k) ? tile.index(k) : 0);
       float toward = first == 0 ? up.transmittance_only : 0.0f;
 #pragma unroll
@@ -68,7 +68,7 @@ struct LanePixels {
     }
   }
 
-  // Moves the state from the end of each pixel's list to that of an earlier segment.
+  // Moves the state from the end of each pixel's list to the end of an earlier segment.
   __device__ void move_to(const Segments& from, const Part& part, unsigned list_first) {
 #pragma unroll
     for (int k = 0; k < kLanePixels; ++k) {
@@ -85,12 +85,12 @@ struct LanePixels {
   }
 };
 
-// The sums over a lane's pixels for a Gaussian, those of a column of pixels by their distance from it.
+// The sums over a lane's pixels for a Gaussian. Pixels of a column have the same dx and share their sums.
 template <int kFeatures, bool kAbs>
 struct LaneSums {
   float one[2] = {}, dy[2] = {}, dy_dy = 0.0f, abs_x = 0.0f, abs_y = 0.0f, shares[kFeatures] = {};
 
-  // Columns as in gradient_row, the features after it.
+  // Columns as in gradient_row, followed by the features.
   static constexpr int kGeometry = kAbs ? 8 : 6, kValues = kGeometry + kFeatures;
 
   __device__ void write(const AtPixels& at, float (&to)[kValues]) const {
@@ -110,8 +110,8 @@ struct LaneSums {
   }
 };
 
-// Column of a row that a lane adds to, after the sums over the warp: of the first eight values lane 4 i has value i,
-// of the others the lanes after the first of each share.
+// The column of a row that a lane adds to, after the sums over the warp. Lane 4 i has value i of the first eight
+// values; the lanes after the first of each share have the other values.
 template <int kGeometry, int kValues>
 struct LaneColumn {
   static constexpr int kRest = power_of_two(kValues - 8), kShare = kWarp / kRest;
@@ -127,13 +127,13 @@ struct LaneColumn {
     const bool is_feature = value >= kGeometry;
     const int column = is_feature ? gradient_row::kFeatures + first + value - kGeometry : value;
     adds = (of_first || lane % kShare == 1) && value < kValues && column < rows.width;
-    // Absolute values do not add up over rounds.
+    // Absolute values cannot be summed over rounds.
     if (column == gradient_row::kAbsX || column == gradient_row::kAbsY) adds = adds && rows.needs_abs && first == 0;
     width = static_cast<unsigned>(rows.width);
     to = (rows.pair_rows != nullptr ? rows.pair_rows : rows.rows) + column;
   }
 
-  // Sums over the warp and adds to row number `row`. The whole warp must call it; `values` are used up.
+  // Sums over the warp and adds to row number `row`. The whole warp must call it; overwrites `values`.
   __device__ void add(float (&values)[kValues], unsigned row) const {
     float firsts[8], rest[kRest] = {};
 #pragma unroll
@@ -160,7 +160,7 @@ struct Differentiation {
   Group& group;
   int first;  // The round's first feature.
 
-  // The gradient of the exponent, all features taken into account.
+  // The gradient of the exponent, with all features taken into account.
   __device__ float whole_gradient(int k, unsigned item, float full, float toward, Pixels& pixels,
                                   float transmittance) const {
     const float* features = records.features_of(item);
@@ -173,7 +173,7 @@ struct Differentiation {
     return v.v_sigma;
   }
 
-  // Differentiates a Gaussian in pixel k, if it contributes there, and notes that it does.
+  // Differentiates a Gaussian in pixel k; if it contributes there, sets `took_part`.
   __device__ void visit(int k, const AtPixels& at, const float (&features)[kFeatures], unsigned item, int position,
                         Pixels& pixels, Sums& sums, int& took_part) const {
     const float power = at.power(k);
@@ -203,7 +203,7 @@ struct Differentiation {
     }
   }
 
-  // Visits the entries from `position` to below `end`, 32 at the most, the farthest first.
+  // Visits the entries [position, end), at most 32, the farthest first.
   __device__ void run(int position, int end, Pixels& pixels,
                       const LaneColumn<Sums::kGeometry, Sums::kValues>& column) const {
     const Reached reached = group.load(tile, lists, records, limits, position, end, rows.pair_rows != nullptr);
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kHalfThreads, resident_blocks(kFeatures))
   const bool by_pair = rows.pair_rows != nullptr;
   Part part(warp_number(), static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y), lists, segments);
   if (part.segment < 0) return;
-  // Several rounds add to a row: in the same order only if one warp adds those of both halves.
+  // Several rounds add to a row, in a fixed order only if one warp adds both halves.
   const int halves = kApart && by_pair ? 2 : 1;
   if (halves == 2 && part.half > 0) return;
   for (int i = 0; i < halves; ++i, ++part.half) {
@@ -275,7 +275,7 @@ void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const
   with_half_features(records.features.total(), [&](auto features, auto apart) {
     constexpr int kFeatures = decltype(features)::value;
     constexpr bool kApart = decltype(apart)::value;
-    // Rows of many features always have the sums of absolute values.
+    // Kernels for many features always have the sums of absolute values.
     const auto kernel = rows.needs_abs ? &pixels_kernel<kFeatures, kApart, true>
                                        : &pixels_kernel<kFeatures, kApart, (kFeatures > kFewFeatures)>;
     launch(kernel, blocks_of_halves(2 * (tiles + segments.places)), kHalfThreads, 0, stream, call, records, lists,

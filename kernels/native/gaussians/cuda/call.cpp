@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-// The arrays of a call, one after another in one block of bytes.
+// The arrays of a call, packed into one block of bytes.
 class Packed {
  public:
   // Appends an array; returns its offset in bytes.
@@ -42,7 +42,7 @@ std::vector<int32_t> blocks_before(const Scene& scene) {
   return blocks;
 }
 
-// Motions of the slices that move, of all views, one after another.
+// The motions of the moving slices, view after view.
 std::vector<SliceMotion<float>> slice_motions(const Scene& scene, int views) {
   std::vector<SliceMotion<float>> motions;
   for (int v = 0; scene.sensors != nullptr && v < views; ++v) {

@@ -12,12 +12,12 @@ inline constexpr unsigned kGaussianThreads = 128;
 // block lies in one slice, whose pose it reads once.
 struct CudaCall {
   Settings settings;
-  Scene scene;  // Scene whose slices and poses, like the arrays below, are in the device's memory.
+  Scene scene;  // Its slices and poses, like the arrays below, are in the device's memory.
   int views, width, height;
   const View* view;                   // [views]
   const int32_t* lenses;              // [views] the Lens of each view
   const int32_t* scene_starts;        // [scenes + 1] into `scene_views`
-  const int32_t* scene_views;         // [views] the views of each scene, one scene after another
+  const int32_t* scene_views;         // [views] the views of each scene, scene after scene
   const int32_t* slice_blocks;        // [slices + 1] blocks before each slice
   int blocks;                         // Per scene.
   const SliceMotion<float>* motions;  // Along rays: [views, moving slices]
@@ -36,7 +36,7 @@ class CudaCallData {
 
  private:
   CudaCall call_{};
-  unsigned lenses_ = 0, sensor_lenses_ = 0;  // Sets of lenses, as bits; one of them is 0.
+  unsigned lenses_ = 0, sensor_lenses_ = 0;  // Sets of lenses, as bits; one of the sets is empty.
   DeviceBuffer<unsigned char> data_;
 };
 

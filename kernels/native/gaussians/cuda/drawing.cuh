@@ -1,4 +1,4 @@
-// Sums of a pixel while it is drawn, and what it writes to the images.
+// The sums of a pixel while it is drawn, and its output to the images.
 #pragma once
 
 #include "gaussians/cuda/pixel.cuh"
@@ -11,12 +11,12 @@ struct Pixel {
   float transmittance = 1.0f;
   float sums[kFeatures] = {};
   int contributors = 0;
-  int recent = -1;  // The last contributor's number in the current batch; -1: none.
-  int last = 0;     // One past the position in the list of the last contributor from earlier batches; 0: none.
+  int recent = -1;  // The last contributor's number in the current batch, or -1.
+  int last = 0;     // One past the list position of the last contributor from earlier batches, or 0.
   bool active;
 };
 
-// Adds Gaussian `i` of the batch with a power of two as its alpha; returns its weight, and 0 if it ends the pixel.
+// Adds Gaussian `i` of the batch, whose alpha is 2^power; returns its weight, or 0 if it ends the pixel.
 template <int kFeatures>
 __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, int i, int first, float power,
                              const Limits& limits, Pixel<kFeatures>& pixel) {
@@ -37,10 +37,10 @@ __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, i
   return weight;
 }
 
-// 0 to 255 for 0 to 1, ties to even; values outside are clamped, and NaN becomes 0.
+// Maps 0..1 to 0..255, ties to even; values outside are clamped, and NaN becomes 0.
 __device__ inline uint8_t level_of(float value) { return static_cast<uint8_t>(rintf(__saturatef(value) * 255.0f)); }
 
-// `kSurfels`: normals may follow the depth.
+// Writes feature `f` of a pixel. `kSurfels`: normals may follow the depth.
 template <bool kSurfels>
 __device__ inline void write_feature(const CudaCall& call, const Features& features, const Outputs& out, int view,
                                      int64_t index, int f, float sum, float transmittance) {

@@ -1,5 +1,5 @@
-// The forward pass on the device: find what reaches pixels, project it, sort by depth, list
-// the Gaussians of each tile, blend.
+// The forward pass on the device: find the Gaussians that reach pixels, project them, sort them by depth, list the
+// Gaussians of each tile, blend.
 #include <algorithm>
 #include <new>
 #include <optional>
@@ -15,7 +15,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// State that the stages of a call share.
+// The state that the stages of a call share.
 struct Forward {
   const CudaCallData& data;
   const Outputs& outputs;
@@ -31,11 +31,11 @@ struct Forward {
   std::size_t pixels() const { return static_cast<std::size_t>(call().views) * call().width * call().height; }
 };
 
-// Arrays of the items that are needed until those of each tile are listed.
+// Arrays of the items that are needed until the items of each tile are listed.
 struct Unlisted {
   DeviceBuffer<unsigned long long> totals;  // The numbers of pairs and of places.
   DeviceBuffer<unsigned> keys, tiles;       // [places]
-  std::optional<std::size_t> pairs;         // Their number, if the host knows it.
+  std::optional<std::size_t> pairs;         // The number of pairs, if the host knows it.
 };
 
 // Items and tiles are numbered in 32 bits.
@@ -46,15 +46,15 @@ void check_size(std::size_t items, std::size_t tiles) {
                           std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
 }
 
-// The pairs to make room for without knowing their number; 0: it has to be known.
+// The pairs to allocate memory for without knowing their number; 0 if the host must wait for it.
 std::size_t room_for(const Forward& f) {
   if (!f.workspace.capacities || f.call().settings.deterministic) return 0;
-  // Room for more is made once their number is known.
+  // Memory for more pairs is allocated only once their number is known.
   constexpr std::size_t kMost = std::size_t{1} << 28;
   return f.workspace.capacities->room_for(f.kind(), pairs_within_room(std::min(f.workspace.pair_limit, kMost)));
 }
 
-// Makes room for places.
+// Allocates the places.
 void make_room(const Forward& f, std::size_t places, ProjectTarget& to, Unlisted& items) {
   CudaPass& pass = f.pass;
   pass.items = DeviceBuffer<unsigned>(places, f.stream);
@@ -66,8 +66,8 @@ void make_room(const Forward& f, std::size_t places, ProjectTarget& to, Unlisted
   to.keys = items.keys.data();
 }
 
-// Finds what reaches pixels by project(target), and makes room for it: for the number, which the host waits for, or
-// for all where it does not wait. Returns where project(target) is to write next.
+// Finds the Gaussians that reach pixels with project(target), and allocates places: for their number, if the host waits
+// for it, otherwise for all Gaussians. Returns the target of the second project(target).
 template <class Project>
 ProjectTarget find_places(const Forward& f, Unlisted& items, const Project& project) {
   CudaPass& pass = f.pass;
@@ -98,7 +98,7 @@ ProjectTarget find_places(const Forward& f, Unlisted& items, const Project& proj
   return to;
 }
 
-// Undoes what a listing that had no memory has begun.
+// Undoes a listing that ran out of memory.
 void drop_lists(CudaPass& pass) {
   pass.lists.counted = nullptr;
   pass.lists.pairs = 0;
@@ -106,7 +106,7 @@ void drop_lists(CudaPass& pass) {
   pass.tiles.tile_starts = {};
 }
 
-// Lists the tiles' Gaussians if there are not too many.
+// Waits for the number of pairs, and lists the tiles' Gaussians unless there are too many.
 template <class Reach>
 void list(const Forward& f, const Reach& reach, const Unlisted& items) {
   const std::size_t pairs = items.pairs ? *items.pairs : f.workspace.pairs.wait();
@@ -118,18 +118,18 @@ void list(const Forward& f, const Reach& reach, const Unlisted& items) {
       return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
     } catch (const DeviceMemoryError&) {
       drop_lists(f.pass);
-      // A worker frees what others may do without, and makes the call again.
+      // A worker then frees memory that it can do without, and repeats the call.
       if (needs_lists || memory_room() != nullptr) throw;
     }
   }
-  // Rows for each pair do not exist without lists.
+  // Without lists there are no rows per pair, which deterministic sums need.
   if (!needs_lists) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
 
-// The same, without waiting for their number, if there is room for them. Returns whether there was memory for so many;
-// if not, the number is on its way, for there may be memory for fewer.
+// Lists the tiles' Gaussians without waiting for the number of pairs, with memory for `room` pairs. Returns whether
+// there was enough memory; if not, queues the copy of the number to the host, since fewer pairs may fit.
 template <class Reach>
 bool list_within(const Forward& f, const Reach& reach, Unlisted& items, std::size_t room) {
   f.workspace.capacities->copy(f.kind(), items.totals.data(), f.stream);
@@ -146,7 +146,7 @@ bool list_within(const Forward& f, const Reach& reach, Unlisted& items, std::siz
   return true;
 }
 
-// Sorts items by depth and lists those of each tile.
+// Sorts items by depth and lists the items of each tile.
 template <class Reach>
 void order(const Forward& f, const Reach& reach, Unlisted items) {
   const std::size_t room = items.pairs ? 0 : room_for(f);
@@ -190,7 +190,7 @@ void draw_rays(const Forward& f) {
   cuda_draw_rays(f.call(), to.records, pass.lists, pass.rays.data(), f.outputs, pass.lasts.data(), f.stream);
 }
 
-// Makes room for what the segments of lists need, if a backward pass may use it. Without the room for it that pass goes
+// Allocates the segments of lists, if a backward pass may use them. Without memory for segments the backward pass goes
 // through whole lists.
 void reserve_segments(const Forward& f) {
   CudaPass& pass = f.pass;
@@ -204,7 +204,7 @@ void reserve_segments(const Forward& f) {
     pass.segments = DeviceBuffer<float>(floats, f.stream);
     pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
   } catch (const std::bad_alloc&) {
-    // Blocks may be larger than was asked for, and so exceed the room, too.
+    // Blocks may be larger than requested, and so may still exceed the room.
     pass.segments = {};
     return;
   }

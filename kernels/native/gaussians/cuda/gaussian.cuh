@@ -1,4 +1,4 @@
-// Loads one Gaussian of the scene as the argument of the formulas; evaluates spherical harmonics in registers.
+// Loads one Gaussian of the scene for the formulas; evaluates spherical harmonics in registers.
 #pragma once
 
 #include "gaussians/cuda/records.cuh"
@@ -24,7 +24,7 @@ __device__ inline Gaussian<float> gaussian_of(const Scene& scene, int64_t index)
   return g;
 }
 
-// The same in doubles, for sensors.
+// Loads a Gaussian in doubles, for sensors.
 __device__ inline Gaussian<double> gaussian64_of(const Scene& scene, int64_t index) {
   const Gaussian<float> g = gaussian_of<false>(scene, index);
   Gaussian<double> to{};
@@ -35,7 +35,7 @@ __device__ inline Gaussian<double> gaussian64_of(const Scene& scene, int64_t ind
   return to;
 }
 
-// Calls run(lens, number), an object of a lens's type and its name, for each lens that the sensors have, lidars too.
+// Calls run(lens, number), an object of a lens's type and its number, for each lens of the sensors, including lidars.
 template <class Run>
 void each_sensor_lens(const CudaCallData& data, const Run& run) {
   for (const SensorLens number : kSensorLenses) {

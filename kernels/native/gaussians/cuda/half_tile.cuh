@@ -1,5 +1,5 @@
-// A warp works on half a tile by itself: 16x8 pixels, four blocks of 8x4, of each of which a lane has one pixel. Lanes
-// load 32 Gaussians at a time, one each, and find the blocks that it reaches; then all lanes visit one after another.
+// A warp works on half a tile by itself: 16x8 pixels in four blocks of 8x4, with one pixel of each block per lane.
+// Lanes load 32 Gaussians at a time, one each, and find the blocks that it reaches; then all lanes visit each in turn.
 #pragma once
 
 #include "gaussians/cuda/pixel.cuh"
@@ -7,24 +7,24 @@
 
 namespace lumigrad::gaussians {
 
-// Warps of a block of threads; they do not wait for each other.
+// The number of warps of a block of threads; warps do not wait for each other.
 inline constexpr int kHalfWarps = 4;
 inline constexpr unsigned kHalfThreads = kHalfWarps * kWarp;
 inline constexpr int kLanePixels = 4;
 static_assert(kLanePixels * kWarp == kHalfPixels);
 
-// The most features of the kernels that are made for few. Those for more also have what is asked for rarely.
+// The most features of the kernels for few features. Kernels for more features also support rarely requested outputs.
 inline constexpr int kFewFeatures = 4;
 
-// Blocks that a multiprocessor should hold at once, which bounds a thread's registers: to 64, 80 and 128.
+// The blocks that a multiprocessor should hold at once, which limits a thread's registers to 64, 80 and 128.
 constexpr int resident_blocks(int features) { return features <= 3 ? 8 : features <= kFewFeatures ? 6 : 4; }
 
-// The number of the warp among all, the same for its lanes, which lets the compiler keep what follows from it once.
+// The number of the warp among all warps, uniform over its lanes, so that the compiler keeps derived values only once.
 __device__ inline unsigned warp_number() {
   return blockIdx.x * kHalfWarps + __shfl_sync(kWholeWarp, threadIdx.x / kWarp, 0);
 }
 
-// Blocks of threads with a warp for each of `halves`.
+// The number of blocks of threads that gives each of `halves` a warp.
 inline unsigned blocks_of_halves(std::size_t halves) {
   return static_cast<unsigned>((halves + kHalfWarps - 1) / kHalfWarps);
 }
@@ -57,13 +57,13 @@ struct HalfTile {
   }
 };
 
-// Bits of up to 32 entries of the list: those that reach each block of pixels, and any block.
+// Which of up to 32 entries of the list reach each block of pixels, and any block, as bits.
 struct Reached {
   unsigned blocks[kLanePixels], any;
 };
 
-// Up to 32 Gaussians in shared memory, for each warp: the first kQuarters groups of four floats of their records. In
-// place of the range of pixels the second has the number of the row that receives the sums, and the item.
+// Up to 32 Gaussians per warp in shared memory: the first kQuarters groups of four floats of their records. The second
+// group has the number of the row that receives the sums, and the item, in place of the range of pixels.
 template <int kQuarters>
 struct HalfGroup {
   SharedArray<float4, kHalfWarps * kQuarters * kWarp> quarters;
@@ -75,8 +75,8 @@ struct HalfGroup {
   __device__ unsigned row(int i) { return __float_as_uint(quarter(1, i).z); }
   __device__ unsigned item(int i) { return __float_as_uint(quarter(1, i).w); }
 
-  // Loads the entries from `position` to below `end`, 32 at the most. The whole warp must call it; it may then read
-  // them, and call `done` before the next call. `by_pair`: rows are those of pairs, else of items.
+  // Loads the entries [position, end), at most 32. The whole warp must call it; it may then read the entries, and must
+  // call `done` before the next call. `by_pair`: whether rows belong to pairs, not to items.
   __device__ Reached load(const HalfTile& tile, const TileLists& lists, const CudaRecords& records,
                           const Limits& limits, int position, int end, bool by_pair) {
     const int i = position + lane_index();
@@ -116,8 +116,8 @@ struct HalfGroup {
  private:
   static __device__ float within(float value, float low, float high) { return ::fminf(::fmaxf(value, low), high); }
 
-  // The blocks of pixels in which an ellipse may exceed `limit`, as bits: best_log2_alpha, of which the blocks share
-  // what they can. Where the ellipse is closest to an edge need not be exact.
+  // The blocks of pixels in which an ellipse may exceed `limit`, as bits: best_log2_alpha, with terms shared between
+  // blocks. The point where the ellipse is closest to an edge need not be exact.
   static __device__ unsigned blocks_of(const Ellipse<float>& e, const HalfTile& tile, float limit) {
     const float along_x = -(e.ux * e.uy) * quick_inverse(fma(e.uy, e.uy, e.vy * e.vy));
     const float along_y = -e.uy * quick_inverse(e.ux);
@@ -137,8 +137,8 @@ struct HalfGroup {
   }
 };
 
-// A Gaussian of the group at the lane's pixels. Forward and backward evaluate the expression of log2_alpha, terms that
-// pixels share once.
+// A Gaussian of the group at the lane's pixels. Forward and backward evaluate the expression of log2_alpha, with shared
+// terms evaluated once.
 struct AtPixels {
   Ellipse<float> e;
   float dx[2], dy[2];
@@ -150,7 +150,7 @@ struct AtPixels {
   __device__ float power(int k) const { return log2_alpha(e, dx[k % 2], dy[k / 2]); }
 };
 
-// kFeatures features of Gaussian `i` of the group, from number `first` on: from its record, or from the separate array.
+// Loads kFeatures features of Gaussian `i` of the group, from number `first` on, from its record or the separate array.
 template <int kFeatures, bool kApart, class Group>
 __device__ inline void load_features(const CudaRecords& records, Group& group, int i, unsigned item, int first,
                                      float (&to)[kFeatures]) {
@@ -167,8 +167,8 @@ __device__ inline void load_features(const CudaRecords& records, Group& group, i
   }
 }
 
-// Calls run(features, apart), compile-time constants: the features that pixels keep at a time, and whether they are
-// apart from the records, a chunk for each time that the warp goes through its list.
+// Calls run(features, apart), compile-time constants: the number of features that pixels keep at a time, and whether
+// they are in the separate array, with one pass of the warp through its list per chunk of features.
 template <class Run>
 void with_half_features(int total, const Run& run) {
   if (total <= 3) return run(std::integral_constant<int, 3>(), std::false_type());

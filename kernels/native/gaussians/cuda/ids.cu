@@ -1,5 +1,5 @@
-// Finds the Gaussian with the largest weight in each pixel: a thread per pixel goes through the list of its tile once
-// more, as the blending did.
+// Finds the Gaussian with the largest weight in each pixel: a thread per pixel visits the list of its tile once more,
+// as the blending did.
 #include "gaussians/cuda/ids.h"
 
 #include "common/cuda/launch.h"
@@ -9,8 +9,8 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// View of a thread: whether its pixel exists, which Gaussians of a batch may reach its warp, and log2 of alpha of one
-// of them; far below any limit where it does not count. Each evaluates the very same expression as the blending.
+// The view of a thread: whether its pixel exists, which Gaussians of a batch may reach its warp, and log2 of an alpha,
+// far below any limit if it does not count. Each view evaluates exactly the same expression as the blending.
 inline constexpr float kNone = -kNowhere;
 
 struct EllipseView {

@@ -1,4 +1,4 @@
-// The forward state for a backward pass, as Python holds it.
+// The forward state for a backward pass, for Python.
 #pragma once
 
 #include "common/math/number.h"

@@ -10,7 +10,7 @@ namespace lumigrad::gaussians {
 struct Limits {
   float log2_alpha_min, alpha_max;
   float differentiable_to;  // A clamped alpha has no gradient, except in the depth fork (spec section 6, item 4).
-  float ends_below;  // Transmittance. In Inria's renderer pixels end below the limit that is set, in gsplat also at it.
+  float ends_below;         // Transmittance. Inria's pixels end below the configured limit, gsplat's also at the limit.
 
   LG_INLINE explicit Limits(const Settings& s)
       : log2_alpha_min(log2_positive(s.alpha_min)),
@@ -38,7 +38,7 @@ struct GaussianBatch {
   TileBatch<kRecordQuarters> batch;
   SharedArray<int, kTilePixels> places;
 
-  // Fetches, in order, those of the list's next Gaussians, from `position` on, that reach the tile; returns their
+  // Fetches, in order, those of the list's next Gaussians from `position` on that reach the tile; returns their
   // number. All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
     const auto reaches = [&](unsigned item) { return reaches_tile(records.range(item), list); };
@@ -49,11 +49,11 @@ struct GaussianBatch {
 
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned item(int i) { return batch.items[i]; }
-  // Its position in the tile's list.
+  // The position of Gaussian `i` in the tile's list.
   __device__ int place(int i) { return places[i]; }
 
-  // Those of the 32 Gaussians from `begin` on that overlap the warp's pixels, as bits. The whole warp must call it;
-  // `pixel` is the lane's own.
+  // Which of the 32 Gaussians from `begin` on overlap the warp's pixels, as bits. The whole warp must call it; `pixel`
+  // is the lane's own.
   __device__ unsigned reaching(int begin, int count, const PixelPlace& pixel, const Limits& limits) {
     const int lane = lane_index(), i = begin + lane;
     bool reached = false;
@@ -68,7 +68,7 @@ struct GaussianBatch {
   }
 };
 
-// Loads kFeatures features, a multiple of four, from number `first` on, of an item from the separate array of features.
+// Loads kFeatures features, a multiple of four, of an item from the separate array, from number `first` on.
 template <int kFeatures>
 __device__ inline void load_features(const CudaRecords& records, unsigned item, int first, float (&to)[kFeatures]) {
   const float* from = records.more_features + item * static_cast<int64_t>(records.stride) + first;

@@ -1,5 +1,5 @@
-// Places of a call's Gaussians on the device: those that reach pixels of a view have one each, view by view in the
-// order of their numbers. A first pass over all finds them, the second fills in their records.
+// Places of a call's Gaussians on the device: each Gaussian that reaches pixels of a view has one, view by view in the
+// order of their numbers. A first pass over all Gaussians assigns places, the second writes records.
 #pragma once
 
 #include "common/cuda/primitives.cuh"
@@ -17,8 +17,8 @@ inline std::size_t warps_of(const CudaCall& call) {
 struct GaussianPlace {
   int outer;   // View or scene.
   int block;   // Block within the view or scene.
-  int slice;   // The same for the whole block.
-  int number;  // Number within the scene; -1: none.
+  int slice;   // The block's slice.
+  int number;  // Number within the scene; -1 if there is none.
 };
 
 __device__ inline GaussianPlace gaussian_place(const CudaCall& call) {
@@ -41,15 +41,15 @@ __device__ inline GaussianPlace gaussian_place(const CudaCall& call) {
 // A Gaussian in a view.
 struct Placed {
   bool drawn, seen;  // Whether it reaches pixels, and whether it was not culled.
-  unsigned place;    // Of drawn ones; of others one behind all.
+  unsigned place;    // The place if drawn, else the one after all places.
 };
 
 // Passed to kernels by value.
 struct CudaPlaces {
-  unsigned* before;  // [V, warps] places before those of a warp's Gaussians; at first how many of these have one
-  uint2* lanes;      // [V, warps] a warp's lanes whose Gaussians are drawn, and those whose are not culled, as bits
+  unsigned* before;  // [V, warps] places before a warp's first place; in the first pass, the warp's number of places
+  uint2* lanes;      // [V, warps] a warp's lanes with drawn Gaussians, and with Gaussians not culled, as bits
   unsigned* items;   // [count] the Gaussian of each place: view * N + number
-  unsigned count;    // Places that there is room for.
+  unsigned count;    // The number of allocated places.
 
   __device__ static int64_t warp_of(const CudaCall& call, int view, const GaussianPlace& g) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -63,8 +63,8 @@ struct CudaPlaces {
     const bool drawn = (bits.x >> lane & 1u) != 0;
     return {drawn, (bits.y >> lane & 1u) != 0, drawn ? before[warp] + __popc(bits.x & lanes_below()) : count};
   }
-  // Notes whether the calling thread's Gaussian is drawn and not culled, and adds the drawn ones to `sum`. The whole
-  // warp must call it.
+  // Records whether the calling thread's Gaussian is drawn and not culled, and adds the number of drawn ones to `sum`.
+  // The whole warp must call it.
   __device__ void note(const CudaCall& call, const GaussianPlace& g, bool drawn, bool seen,
                        unsigned long long* sum) const {
     const uint2 bits = make_uint2(__ballot_sync(kWholeWarp, drawn), __ballot_sync(kWholeWarp, seen));

@@ -1,4 +1,4 @@
-// Finds the Gaussians that reach pixels and computes their records from the scene on the device: a thread for each view
+// Finds the Gaussians that reach pixels and computes their records from the scene on the device. A thread for each view
 // and Gaussian projects it and evaluates its colours.
 #include <type_traits>
 
@@ -24,13 +24,13 @@ __device__ inline void write_record(const CudaRecords& to, int64_t place, const 
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// Facts of a projected Gaussian that are not in its record.
+// Facts about a projected Gaussian that are not in its record.
 struct Reached {
   bool pixels = false, seen = false;
   unsigned tiles = 0;  // Number of tiles, if they are counted.
 };
 
-// Writes what the pass is to write of a Gaussian, but the number of its tiles.
+// Writes the pass's outputs for a Gaussian, except the number of its tiles.
 __device__ inline Reached store_projected(const ProjectTarget& to, int64_t item, int64_t place,
                                           const Projected<float>& g) {
   const DrawnRange range(g);
@@ -46,14 +46,14 @@ __device__ inline Reached store_projected(const ProjectTarget& to, int64_t item,
   return {true, true, EllipseTiles(ellipse, range_of(range.columns, range.rows), to.limits).count()};
 }
 
-// The whole warp calls it.
+// Writes the number of tiles, or records the place. The whole warp must call it.
 __device__ inline void store_reach(const CudaCall& call, const ProjectTarget& to, const GaussianPlace& g,
                                    const Placed& placed, const Reached& reached) {
   if (to.finds_places()) to.records.places.note(call, g, reached.pixels, reached.seen, to.drawn);
   if (to.counts.wanted()) count_tiles(to.counts, placed.drawn, placed.place, reached.tiles);
 }
 
-// Place of the calling thread's Gaussian. In the second pass only Gaussians with places are projected.
+// The place of the calling thread's Gaussian. In the second pass only Gaussians with places are projected.
 __device__ inline Placed placed_of(const CudaCall& call, const ProjectTarget& to, const GaussianPlace& g) {
   if (to.finds_places()) return {g.number >= 0, false, 0};
   return to.records.places.find(call, g.outer, g);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   store_reach(call, to, place, placed, reached);
 }
 
-// Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
+// Kernels for each degree exist only for the usual scenes and views, not for every lens.
 auto coloring_kernel(int degree) {
   auto kernel = &project_kernel<Lens::pinhole, false>;
   with_staged_degree(degree,

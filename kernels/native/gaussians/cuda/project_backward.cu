@@ -1,6 +1,6 @@
-// Computes gradients of the scene, poses and lenses from the sums over pixels on the device, and of spherical harmonics
-// that can be staged. A thread for each scene and Gaussian processes all views of the scene, so that no two threads add
-// to the same value.
+// Computes gradients of the scene, poses and lenses from the sums over pixels on the device, and gradients of spherical
+// harmonics that can be staged. A thread for each scene and Gaussian processes all views of the scene, so that no two
+// threads add to the same value.
 #include <type_traits>
 
 #include "common/cuda/launch.h"
@@ -9,7 +9,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Through 1 / depth, too.
+// The gradient of the depth, including the gradient through 1 / depth.
 __device__ inline float depth_gradient(const Pair<float>& v, const Pose& pose, const Triple<float>& mean) {
   if (v.y == 0.0f) return v.x;
   const Triple<float> z = {pose.rotation[6], pose.rotation[7], pose.rotation[8]};
@@ -17,7 +17,7 @@ __device__ inline float depth_gradient(const Pair<float>& v, const Pose& pose, c
   return fma(-v.y, inverse * inverse, v.x);
 }
 
-// The gradient of a Gaussian through its projection in a view, and `v_h` of the projection's matrix.
+// The gradient of a Gaussian through its projection in a view, and `v_h`, the gradient of Inria's h.
 template <Lens kLens, bool kCovariance>
 __device__ inline GaussianGradient<float> view_gradient(const CudaCall& call, const CudaRecords& records,
                                                         const Upstream& up, const Receiver& from, int view,
@@ -28,12 +28,12 @@ __device__ inline GaussianGradient<float> view_gradient(const CudaCall& call, co
   return project_backward<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian, pixel, v_h);
 }
 
-// Colours of a kernel that leaves their gradients to cuda_colors_backward.
+// For kernels that leave the gradients of colours to cuda_colors_backward.
 struct WithoutColors {
   __device__ WithoutColors(const CudaCall&, int64_t, bool, float*) {}
 };
 
-// `Row`: of kernels that also write the gradients of spherical harmonics, SharedRow. Four blocks per multiprocessor
+// `Row` is SharedRow in kernels that also write the gradients of spherical harmonics. Four blocks per multiprocessor
 // leave a thread 128 registers.
 template <Lens kLens, bool kCovariance, class Row = WithoutColors>
 __global__ void __launch_bounds__(kGaussianThreads, 4)
@@ -43,13 +43,13 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
   constexpr bool kColors = !std::is_same_v<Row, WithoutColors>;
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0, extra = up.d_means2d != nullptr;
-  // Lanes without a Gaussian compute values that nothing uses.
+  // Lanes without a Gaussian compute unused values.
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
   const Gaussian<float> gaussian = gaussian_of<kCovariance>(call.scene, index);
   Row row(call, index, present, to.sh);
   Received<kCovariance> received;
-  Triple<float> through_colors{};  // The part of the mean's gradient.
+  Triple<float> through_colors{};  // The part of the mean's gradient through colours.
   bool touched = false;
   for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
     const int view = call.scene_views[i];
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
     const Receiver from(call, records, rows, extra, view, place);
     const bool receives = present && from.receives;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-    Triple<float> through_color{};  // Gradient of the mean through the colour in this view.
+    Triple<float> through_color{};  // The mean's gradient through the colour in this view.
     if constexpr (kColors) {
       const bool colored = receives && (!extra || from.has_sums());
       const SeenGaussian seen{records, from, direction_to(pose, gaussian.mean), colored};
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
   if (touched) to.touched[index] = 1;
 }
 
-// Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
+// Kernels for each degree exist only for the usual scenes and views, not for every lens.
 auto coloring_kernel(int degree) {
   auto kernel = &gaussians_kernel<Lens::pinhole, false>;
   with_staged_degree(degree, [&](auto constant) {

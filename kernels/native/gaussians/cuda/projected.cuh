@@ -1,17 +1,17 @@
-// Outputs that the projection of a Gaussian writes beside its record.
+// Outputs that the projection of a Gaussian writes besides its record.
 #pragma once
 
 #include "gaussians/cuda/gaussian.cuh"
 
 namespace lumigrad::gaussians {
 
-// A key that sorts like the float, negative ones included.
+// A key that sorts like the float, including negative values.
 __device__ inline unsigned sortable(float depth) {
   const unsigned b = __float_as_uint(depth);
   return b ^ ((b >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-// Writes the outputs per Gaussian that callers may request beside the images; 0 where it is culled.
+// Writes the outputs per Gaussian that callers may request besides the images; 0 if it is culled.
 __device__ inline void write_outputs(const Outputs& out, int64_t item, const Projected<float>& g) {
   const auto seen = [&](float value) { return g.visible ? value : 0.0f; };
   if (out.radii != nullptr) {
@@ -31,7 +31,7 @@ __device__ inline void write_outputs(const Outputs& out, int64_t item, const Pro
   if (out.projected_opacities != nullptr) out.projected_opacities[item] = seen(g.opacity);
 }
 
-// The pixels that a Gaussian may reach, as a record holds them, see records.cuh.
+// The pixels that a Gaussian may reach, in the format of a record, see records.cuh.
 struct DrawnRange {
   bool reaches;
   unsigned columns, rows;

@@ -13,7 +13,7 @@ struct EllipseTiles {
   float center;       // See ReachLimits.
   float above;        // log2 of the largest alpha over alpha_min, with a margin.
   float half_height;  // Half height of the ellipse on which alpha is alpha_min; pixels.
-  float peak;         // dy of its rightmost point; its leftmost point has -peak.
+  float peak;         // dy of the ellipse's rightmost point; the leftmost point has -peak.
 
   __device__ EllipseTiles(const Ellipse<float>& of, const PixelRange& within, const ReachLimits& limits)
       : ellipse(of), range(within), center(limits.pixel_center) {
@@ -26,9 +26,9 @@ struct EllipseTiles {
   __device__ int first_row() const { return range.y0 / kDeviceTile; }
   __device__ int end_row() const { return (range.y1 + kDeviceTile - 1) / kDeviceTile; }
 
-  // The tiles that it overlaps in a row of tiles. With dx = x - centre and dy = y - centre its
-  // outline is ux dx = -uy dy +- sqrt(above - (vy dy)^2), dx being concave in dy on the right and convex on the left:
-  // the outermost point within a band of rows is the peak, or the point of the band closest to it.
+  // The tiles that the ellipse overlaps in a row of tiles. With dx = x - centre and dy = y - centre, its outline is
+  // ux dx = -uy dy +- sqrt(above - (vy dy)^2), where dx is concave in dy on the right and convex on the left. So the
+  // outermost point within a band of rows is the peak, or the point of the band closest to it.
   __device__ TileRun in_row(int row) const {
     const int y0 = ::max(row * kDeviceTile, range.y0), y1 = ::min(row * kDeviceTile + kDeviceTile, range.y1) - 1;
     const float low = max(static_cast<float>(y0) + center - ellipse.y, -half_height);
@@ -39,7 +39,7 @@ struct EllipseTiles {
       return fma(-ellipse.uy, dy, side * sqrt(max(fma(-v, v, above), 0.0f))) / ellipse.ux;
     };
     const float right = edge(min(max(peak, low), high), 1.0f), left = edge(min(max(-peak, low), high), -1.0f);
-    // Exceeds the rounding errors.
+    // A margin that exceeds the rounding errors.
     const float margin = fma(1e-6f, max(abs(left), abs(right)), 0.01f), x = ellipse.x - center;
     const float first = max(ceilf(x + left - margin), static_cast<float>(range.x0));
     const float last = min(floorf(x + right + margin), static_cast<float>(range.x1 - 1));
@@ -59,10 +59,10 @@ struct EllipseTiles {
 
 struct GaussianReach {
   const float4* ellipses;  // The first quarters of records.
-  int quarters;            // Distance from one ellipse to the next.
+  int quarters;            // The stride of ellipses, in quarters.
   ReachLimits limits;
   const unsigned* items;  // See CudaPlaces.
-  unsigned each;          // Gaussians of a scene.
+  unsigned each;          // The number of Gaussians of a scene.
 
   __device__ unsigned view(unsigned item) const { return items[item] / each; }
   __device__ EllipseTiles operator()(unsigned item) const {

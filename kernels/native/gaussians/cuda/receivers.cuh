@@ -13,7 +13,7 @@ struct Receiver {
   const float* row;
   unsigned place, item;  // See CudaPlaces.
   bool drawn;
-  bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
+  bool receives;  // Whether it has gradients from pixels, or upstream gradients of its projected mean.
 
   __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& of_all, bool extra, int view,
                       const GaussianPlace& g)
@@ -36,8 +36,8 @@ struct Receiver {
 // Writes the first term of a sum, or adds a later one (`add`).
 __device__ inline void put(float* to, float value, bool add) { *to = add ? *to + value : value; }
 
-// Sums 32 values of each thread over the block, and writes the sums number `from` to `end` - 1 to `to`. All threads of
-// the block must call it together, and again only after a barrier.
+// Sums 32 values of each thread over the block, and writes sums [from, end) to `to`. All threads of the block must call
+// it together, and again only after a barrier.
 __device__ inline void put_block_sums(float (&values)[kWarp], int from, int end, double* to) {
   __shared__ SharedArray<float, kGaussianWarps * kWarp> partial;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
@@ -74,7 +74,7 @@ struct Received {
     }
   }
 
-  // `add`: adds to gradients that were written for another lens.
+  // Writes the gradients; `add`: adds to gradients that were written for another lens.
   __device__ void write(const Gradients& to, int64_t index, bool add) const {
     const auto store = [&](float* array, int width, const auto&... values) {
       if (array == nullptr) return;

@@ -7,14 +7,14 @@
 
 namespace lumigrad::gaussians {
 
-// Records hold, in place of the ellipse's half width and half height, the range of pixels that it may reach, as bits:
-// x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none.
+// In place of the ellipse's half width and half height, records hold the range of pixels that it may reach, as bits:
+// x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches no pixel.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
-// Along rays and of surfels the last two places hold them.
+// Along rays and for surfels, the last two fields hold the range.
 inline constexpr int kRangeAtEnd = kRecordFloats - 2 - kColumns;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
 
-// Largest edge of a range; a lidar has one column more, which is in a tile that begins before.
+// The largest edge of a range; a lidar may have one more column, which is in a tile that begins before it.
 inline constexpr int kLargestEdge = 65535;
 
 struct PixelRange {
@@ -22,10 +22,10 @@ struct PixelRange {
   __device__ bool holds(int x, int y) const { return x >= x0 && x < x1 && y >= y0 && y < y1; }
 };
 
-// Passed to kernels by value. The item of lists of tiles is a Gaussian's place.
+// Passed to kernels by value. The items of tile lists are Gaussians' places.
 struct CudaRecords {
   Features features;
-  int stride;            // Floats from one of more_features to the next; 0: the features are in the records.
+  int stride;            // Floats per row of more_features; 0 if the features are in the records.
   float4* records;       // [places, 4]
   float* more_features;  // [places, stride]
   CudaPlaces places;

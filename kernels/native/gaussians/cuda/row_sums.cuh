@@ -1,4 +1,4 @@
-// Sums of a tile's pixels for its Gaussians, and the upstream gradients of a pixel.
+// Sums over a tile's pixels for its Gaussians, and the upstream gradients of a pixel.
 #pragma once
 
 #include "common/cuda/tile_sums.cuh"
@@ -17,9 +17,9 @@ struct RowSums : TileSums<kFieldsOf + power_of_two(kFeatures)> {
   static constexpr int kRow = kFields + kFeaturesRoom;
 };
 
-// Adds the tile's sums to the rows of its Gaussians, or writes them to the rows of its pairs: those of the Gaussians of
-// the batch from number `begin` on, 32 at the most, in the round that begins at feature `first`. The threads
-// of the block share the work.
+// Adds the tile's sums to the rows of its Gaussians, or writes them to the rows of its pairs, for at most 32 Gaussians
+// of the batch from number `begin` on, in the round that begins at feature `first`. The threads of the block share the
+// work.
 template <class Sums>
 __device__ inline void add_to_rows(const CudaCall& call, const CudaPlaces& places, const CudaRows& rows,
                                    const TileList& list, GaussianBatch& batch, Sums& sums, int first, int begin,
@@ -44,7 +44,7 @@ __device__ inline void add_to_rows(const CudaCall& call, const CudaPlaces& place
   }
 }
 
-// Returns the largest value of the block to every thread.
+// Returns the largest value in the block to every thread.
 __device__ inline int block_max(int value) {
   __shared__ SharedArray<int, kTileWarps> largest;
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -66,7 +66,7 @@ struct PixelUpstreamOf {
   Features features;
   const float* background;  // [D] or null: 0
   int64_t index;
-  float transmittance;       // The final one.
+  float transmittance;       // The final transmittance.
   float depth;               // Gradient of the accumulated depth.
   float transmittance_only;  // Gradient of the final transmittance, without the background's part.
 
@@ -99,9 +99,9 @@ struct PixelUpstreamOf {
 
 using PixelUpstream = PixelUpstreamOf<false>;
 
-// The state of a pixel in the round that begins at feature `first`. Gradients are linear in those of the features, so
-// that rounds add up; the first round includes the gradient of the final transmittance. Absolute values do not add up:
-// `whole` takes all features into account in the first round.
+// The state of a pixel in the round that begins at feature `first`. Gradients are linear in the features' gradients, so
+// that rounds add up; the first round includes the gradient of the final transmittance. Absolute values do not add up,
+// so `whole` takes all features into account in the first round.
 template <int kFeatures>
 struct PixelRound {
   float gradient[kFeatures];

@@ -1,4 +1,4 @@
-// Computes the gradients of Gaussians, and the sums for those of poses and lenses, in views that are sensors: in
+// Computes the gradients of Gaussians, and the sums for the gradients of poses and lenses, in sensors' views, in
 // doubles. A thread for each scene and Gaussian processes all views of the scene.
 #include <type_traits>
 
@@ -9,8 +9,8 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// The sums of a thread, of its sensor (see kSensorSums) and its slice (see kSliceMotionSums); null if they are not
-// wanted.
+// The sums of a thread for its sensor (see kSensorSums) and its slice (see kSliceMotionSums); null if not
+// requested.
 struct ThreadSums {
   double *sensor, *slice;
   __device__ bool wanted() const { return sensor != nullptr; }
@@ -39,7 +39,7 @@ __device__ inline PixelSums<double> widened(const PixelSums<float>& s, double de
   return {s.one, s.x, s.y, s.xx, s.xy, s.yy, depth, {s.extra.x, s.extra.y}};
 }
 
-// Stands in place of a lens: along rays no formula here depends on it.
+// Takes the place of a lens: along rays no formula here depends on the lens.
 struct AlongRays {};
 
 template <class SensorKind>
@@ -64,12 +64,12 @@ __device__ inline void put_sensor_sums(const double* own, double* to) {
   }
 }
 
-// The sums that lead from pixels to a slice.
+// Adds the sums over pixels for a slice.
 __device__ inline void add_motion_row(const float* row, double* to) {
   for (int k = 0; k < kSliceMotionSums; ++k) to[k] += static_cast<double>(row[k]);
 }
 
-// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted; `motion_rows`
+// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are requested; `motion_rows`
 // [places + 1, kRayFields] where no slice moves.
 template <class SensorKind>
 __global__ void __launch_bounds__(kGaussianThreads)
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   if (touched) to.touched[index] = 1;
 }
 
-// Sums over the blocks of a view, in their order: a thread per sum.
+// Sums over the blocks of a view, in order, with a thread per sum.
 __global__ void sensor_totals_kernel(const double* sensor_sums, int blocks, double* to) {
   const int field = static_cast<int>(threadIdx.x);
   if (field >= kSensorSums) return;

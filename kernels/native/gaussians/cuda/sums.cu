@@ -8,10 +8,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGroups = kThreads / block_sum::kFields;
-// The parts into which a view's pixels are split; each has a block of threads.
+// The number of parts of a view's pixels, with a block of threads each.
 constexpr int kParts = 128;
 
-// The final transmittance times the gradient of the colour: a block per part of a view's pixels.
+// Sums the final transmittance times the gradient of the colour, with a block per part of a view's pixels.
 __global__ void __launch_bounds__(kThreads)
     background_kernel(Upstream up, int channels, int64_t pixels, double* partial) {
   const int64_t view = blockIdx.x / kParts, part = blockIdx.x % kParts;
@@ -36,7 +36,7 @@ __global__ void background_total_kernel(const double* partial, int channels, int
   background[i] = static_cast<float>(sum);
 }
 
-// Sums over the blocks of a view and slice: a lane per field; the warps share the blocks.
+// Sums over the blocks of a view and slice, with a lane per field; the warps share the blocks.
 __global__ void __launch_bounds__(kThreads)
     slices_kernel(const __grid_constant__ CudaCall call, const double* block_sums, double* slice_sums) {
   __shared__ SharedArray<double, kThreads> partial;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   slice_sums[static_cast<int64_t>(blockIdx.x) * block_sum::kFields + field] = sum;
 }
 
-// A thread per view: writes the gradients of each slice's pose, and those of the view.
+// Writes the gradients of each slice's pose and of the view, with a thread per view.
 __global__ void views_kernel(const __grid_constant__ CudaCall call, const double* slice_sums, Gradients to) {
   const int view = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (view >= call.views) return;

@@ -1,6 +1,6 @@
-// Gradients on the CPU: of compat see backward_compat.h, of exact backward_exact.h. Each thread takes a band of rows of
-// tiles. A sphere's row of sums belongs to the one band that contains it; only the few that overlap several bands get a
-// row per band. It uses no atomics and is deterministic.
+// Gradients on the CPU: backward_compat.h for compat, backward_exact.h for exact. Each thread takes a band of rows of
+// tiles. A sphere's row of sums belongs to the band that contains it; only the few spheres that overlap several bands
+// get a row per band. Without atomics, the result is deterministic.
 #include "common/threads.h"
 #include "spheres/cpu/backward_compat.h"
 #include "spheres/cpu/backward_exact.h"
@@ -20,7 +20,7 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
       backward_tile<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, band, background, tx, ty, part_sums);
     }
   }
-  // Sums of dL/de e: the pairs' are relative to M, and their terms in M sum to minus that of the background.
+  // The sum of dL/de e: the pairs' sum is relative to M, and their terms in M sum to minus the background's.
   const double pairs = part_sums[18];
   part_sums[17] = (pairs - background.exponent_m) * a.view.inverse_range;
   part_sums[18] = -(pairs + background.exponent) / a.settings.gamma64;

@@ -28,12 +28,12 @@ struct BandRows {
   LG_INLINE float* row(int place, int width) const { return rows + static_cast<int64_t>(place) * width; }
 };
 
-// The inputs of a block's pixels. Packs in `memory`: K upstream gradients, K colours, then those of `info`.
+// The inputs of a block's pixels. Packs in `memory`: K upstream gradients, K colours, then the fields of `info`.
 struct BlockInputs {
   float* memory;
-  int* places;  // [T] packs: where the tracked spheres are in the band, or a lane's number where none is.
+  int* places;  // [T] packs: places of the tracked spheres in the band, or a lane's number if there is none.
   int channels, track;
-  int used;   // Places of the pixels' lists at which any has a sphere.
+  int used;   // The number of list places at which any pixel has a sphere.
   Pack x, y;  // Aperture pixel coordinates.
 
   static int floats(int channels, int track) { return (2 * channels + 3 + 2 * track + kLanes) * kLanes; }
@@ -46,10 +46,10 @@ struct BlockInputs {
   LG_INLINE float* ids(int t) const { return info(3 + 2 * t); }
 };
 
-// The info of a block's pixels; of those off the film, the bits are those of -1.
+// Loads the info of a block's pixels; pixels off the film get the bits of -1.
 LG_INLINE void load_info(const FilmBlock& film, const BlockInputs& inputs, const float* info, const float* end) {
   const int count = 3 + 2 * inputs.track;
-  // A pack of each pixel, which reads some of the next one's.
+  // A pack per pixel, which also reads some values of the next pixel.
   if (count <= kLanes && film.whole() && info + film.index(kLanes - 1) * count + kLanes <= end) {
     Pack rows[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) rows[lane] = load_unaligned(info + film.index(lane) * count);
@@ -85,7 +85,7 @@ LG_INLINE Pack color_of(const Scene& scene, const Spheres& spheres, const Pack* 
   return Pack::load(colors);
 }
 
-// Adds `sums`, five fields and a color gradient for each of the upstream's channels, to the spheres' rows.
+// Adds `sums`, five fields and a colour gradient per channel, to the spheres' rows.
 template <int kChannels>
 LG_INLINE void add_to_rows(const Arguments& a, const BlockInputs& inputs, const Spheres& spheres, const BandRows& band,
                            Pack sums[8], Pack share) {
@@ -110,7 +110,8 @@ LG_INLINE void add_to_rows(const Arguments& a, const BlockInputs& inputs, const 
   }
 }
 
-// The pairs of a block's pixels and the spheres at one place of their lists. kOpacities: their gradients are wanted.
+// Adds the pairs of a block's pixels and the spheres at one place of their lists. kOpacities: whether gradients of
+// opacities are requested.
 template <bool kOrthogonal, int kChannels, bool kOpacities>
 LG_INLINE void add_pairs(const Arguments& a, const BlockInputs& inputs, const CompatRay<Pack>& ray,
                          const CompatPixel<Pack>& pixel, const Spheres& spheres, const BandRows& band,
@@ -143,7 +144,7 @@ LG_INLINE void add_pairs(const Arguments& a, const BlockInputs& inputs, const Co
   add_to_rows<kChannels>(a, inputs, spheres, band, sums, pair.share);
 }
 
-// The sums over a row of blocks that belong to the camera.
+// The camera's sums over a row of blocks.
 struct RaySums {
   Pack sums[9];
   LG_INLINE RaySums() {
@@ -166,7 +167,7 @@ struct RaySums {
   }
 };
 
-// Looks up the spheres that the pixels of a block tracked, and fetches their records and rows.
+// Looks up the spheres that the pixels of a block tracked, and prefetches their records and rows.
 LG_INLINE void find_spheres(const Arguments& a, const BandRows& band, BlockInputs& inputs) {
   const uint32_t count = static_cast<uint32_t>(a.scene.count);
   for (inputs.used = 0; inputs.used < inputs.track; ++inputs.used) {
@@ -209,7 +210,7 @@ LG_INLINE void add_block(const Arguments& a, const BlockInputs& inputs, const Ba
   sums.add(ray_sums, inputs.x, inputs.y);
 }
 
-// A block is loaded before the one ahead of it is added up: its spheres lie anywhere in memory, and arrive meanwhile.
+// Each block is loaded before the previous block is added: its spheres are scattered in memory, and arrive meanwhile.
 template <bool kOrthogonal, int kChannels, bool kOpacities>
 void add_band(const Arguments& a, int band, char* memory, double* camera_sums) {
   const int channels = a.scene.channels, track = a.settings.n_track;

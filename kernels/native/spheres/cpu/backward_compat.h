@@ -5,8 +5,8 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Only tracked spheres contribute, and each pixel names them: blocks of 4x4 pixels take them place by place in their
-// lists, 16 pairs of a pixel and a sphere at a time. Each thread sums up a band of rows of blocks in rows of its own.
+// Only tracked spheres contribute, and each pixel lists them: blocks of 4x4 pixels go through their lists place by
+// place, 16 pairs of a pixel and a sphere at a time. Each thread sums a band of rows of blocks in rows of its own.
 void backward_compat(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
                      const Gradients& gradients, uint64_t before, Workspace& workspace);
 

@@ -1,4 +1,4 @@
-// Exact backward: the pairs of a tile's spheres and pixels, sphere by sphere.
+// The backward pass of exact: the pairs of a tile's spheres and pixels, sphere by sphere.
 #pragma once
 
 #include "spheres/cpu/finish.h"
@@ -25,7 +25,7 @@ struct PairArguments {
 
 constexpr uint32_t kPrefetch = 12;
 
-// The sum of G * c less that of G * I, over D.
+// (sum of G * c - sum of G * I) / D.
 template <int kChannels>
 LG_INLINE Pack upstream_color(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                               uint32_t id) {
@@ -51,7 +51,7 @@ struct ExactPairSums {
   }
 };
 
-// The geometry of a sphere in a block's pixels, at its outline in double. `wanted`: where it is used.
+// The geometry of a sphere in a block's pixels, in double at the outline. `wanted`: the pixels that use it.
 template <bool kOrthogonal>
 LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* block, const float* record,
                                             const ExactChords<kOrthogonal>& chords, Pack square, MaskPack wanted) {
@@ -75,9 +75,9 @@ LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* 
   return g;
 }
 
-// The pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` gets colours that
-// `sums` has no room for. kCamera: the sums of the pixels are wanted. kPlain: no upstream gradients of depths, and no
-// opacities.
+// Adds the pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` receives
+// colours that do not fit into `sums`. kCamera: whether the sums of the pixels are requested. kPlain: without upstream
+// gradients of depths and without opacities.
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
 LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                           uint32_t id, const ExactChords<kOrthogonal>& chords, MaskPack candidates, ExactPairSums& sums,
@@ -90,7 +90,7 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
   if (!any(mask)) return 0;
   const ExactGeometry<Pack> g = pair_geometry(a.view, block, record, chords, offset.square, mask);
   mask = mask & (g.closeness > zero);
-  // The upstream gradients are already over D.
+  // The upstream gradients are already divided by D.
   const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
   Pack d_depth_map = zero;
   if (!kPlain && a.up.d_depth != nullptr) {
@@ -124,10 +124,10 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
 LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, BandRows& band, uint32_t id, int place,
                             int tile_x, int tile_y) {
-  // A copy: nothing that is written can change it, so what follows from it is computed once for all blocks.
+  // A local copy, which no store can alias, so that derived values are computed once for all blocks.
   alignas(64) float record[kRecordFloats];
   copy_record(record, a.prepared.records + static_cast<int64_t>(id) * kRecordFloats);
-  // The record stays in memory, or else the compiler takes every field out of the register of the copy, for each block.
+  // Keeps the record in memory; otherwise the compiler extracts every field from the copy's register for each block.
   asm("" : "+m"(record));
   const PixelRectangle& rectangle = a.prepared.rectangles[id];
   const TileSpan span = tile_span(rectangle, tile_x, tile_y);
@@ -146,7 +146,7 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   if (touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
 }
 
-// The sums that the pixels of a tile kept for the camera.
+// Adds the sums that the pixels of a tile kept for the camera.
 template <bool kOrthogonal>
 void add_camera_sums(const PairArguments& a, const TilePixels& pixels, int tile_x, int tile_y, double* camera_sums) {
   const auto add = [&](int slot, Pack value) { camera_sums[slot] += static_cast<double>(sum(value)); };
@@ -181,7 +181,7 @@ void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& b
   constexpr uint32_t kBetween = 512;
   for (uint32_t e = begin; e < end; ++e) {
     if (e % kBetween == 0 && is_stopping()) return;
-    // The spheres of a tile lie anywhere in memory.
+    // The spheres of a tile are scattered in memory.
     if (e + kPrefetch < end) a.prefetch(entries[e + kPrefetch]);
     exact_sphere<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, band, entries[e], static_cast<int>(e - begin),
                                                           tile_x, tile_y);

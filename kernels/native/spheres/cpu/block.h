@@ -13,7 +13,7 @@ LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
 
 inline constexpr int kAnyCount = -1;
 
-// `kCount` packs, or a number given at run time if kCount is kAnyCount, stored at `home` between uses.
+// `kCount` packs, or any number of them if kCount is kAnyCount, stored at `home` between uses.
 template <int kCount>
 struct Packs {
   Pack local[kCount > 0 ? kCount : 1];
@@ -38,8 +38,8 @@ struct Packs<kAnyCount> {
   LG_INLINE void save(float*) const {}
 };
 
-// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. Ids are kept as
-// bit patterns and only ever moved.
+// Spec 5.3: the closest spheres, ascending by depth; of equal depths the newest comes first. Ids are bit patterns,
+// which are only moved.
 template <int kTrack>
 struct Tracker {
   Packs<kTrack> depths, ids;
@@ -79,7 +79,7 @@ enum BlockField {
   kMaxNear,
   kHits,    // int
   kLoaded,  // int; compat: candidates since the last check
-  kActive,  // float: 1 while the pixel still draws
+  kActive,  // float: 1 until the pixel has ended
   kStop,    // int; exact: entries of the tile's list that were visited
   kBlockFields
 };
@@ -87,27 +87,27 @@ enum BlockField {
 // Floats per block.
 inline int block_floats(int channels, int track) { return (kBlockFields + channels + 2 * track) * kLanes; }
 
-// Images of a tile, row by row, where they are put together before they are written.
+// Images of a tile, row by row, in which they are assembled before they are written.
 struct TileImages {
   float *color, *blend, *stop, *info;
   int left, top;
-  int row;  // The first one that is still to be written.
+  int row;  // The first row that is still to be written.
 };
 
-// The buffers with which a thread draws tiles.
+// The buffers with which a thread renders tiles.
 struct TileScratch {
   Batch* batch;
   float* blocks;         // kBlocks states.
-  float* shapes;         // [kBatch, 3 packs] of each hit its offset's square, then closeness, exponent and depth.
-  int* outlines;         // [kBatch, pack] exact: pixels at an outline, as the number of a hit and a lane.
+  float* shapes;         // [kBatch, 3 packs] each hit's squared offset, then closeness, exponent and depth.
+  int* outlines;         // [kBatch, pack] exact: pixels at an outline, each as the number of a hit and a lane.
   uint32_t* events;      // [kBatch] hits of a block: number within the batch, and the pixels << 16.
   uint16_t* checks;      // [kBatch] compat: pixels whose 65th candidate this is.
-  TileImages images[2];  // The tile that is being drawn, and the one before it.
+  TileImages images[2];  // The current tile, and the previous one.
 };
 
-// The info of a pixel with few tracked spheres fits into a pack, and is put together by tile.
+// Whether a pixel's info fits into a pack, because few spheres are tracked; it is then assembled by tile.
 inline bool packs_info(int track) { return track > 0 && 3 + 2 * track <= kLanes; }
-// Floats per row of a tile's image, which may be written a pack too far.
+// Floats per row of a tile's image, padded since writes may extend a pack beyond it.
 inline constexpr int tile_row_floats(int count) { return kTileWidth * count + kLanes; }
 inline std::size_t tile_image_floats(int count) {
   return static_cast<std::size_t>(tile_row_floats(count)) * kTileHeight;

@@ -1,5 +1,5 @@
 // Blends the spheres of a batch into a block, for both semantics: first finds the hits among all candidates, then
-// blends only those. Both in one loop would cost a mispredicted branch for most candidates.
+// blends only the hits. A single loop would cost a mispredicted branch for most candidates.
 #pragma once
 
 #include "spheres/cpu/block.h"
@@ -13,7 +13,7 @@ struct DrawArguments {
   ExactView exact;
   CompatView compat;
   int channels, track;
-  bool info;        // Whether the distance of the last hit is needed; compat stops by it in any case.
+  bool info;        // Whether the distance of the last hit is needed; compat always needs it to stop.
   bool counted;     // Whether the number of hits is needed: for an output, or to stop.
   bool background;  // Compat: whether the background's weight is needed, for alpha.
 };
@@ -32,8 +32,8 @@ LG_INLINE Pack channel(const float* record, const Scene& scene, uint32_t id, int
 
 // ---- compat ----
 
-// Fills `events` and `checks`; returns how many. Candidates are counted per pixel: after the 65th its early stop is
-// checked and the count restarts, whether or not it stops (spec 5.2), so this needs no drawing.
+// Fills `events` and `checks`; returns the number of events. Candidates are counted per pixel: after every 65th the
+// early stop is checked and the count restarts, whether or not the pixel stops (spec 5.2), so this needs no blending.
 template <bool kOrthogonal>
 LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& ray, float* state, uint32_t* events,
                           uint16_t* checks, float* shapes) {
@@ -59,8 +59,8 @@ LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& 
   return count;
 }
 
-// The shapes of the hits. They do not depend on each other, while the blend goes from one to the next: apart, the
-// processor works on several at a time.
+// Computes the shapes of the hits. They are independent of each other, while each blend depends on the previous one: in
+// a separate loop the CPU works on several shapes at a time.
 template <bool kOrthogonal>
 LG_INLINE void shape_compat(const Batch& batch, const CompatRay<Pack>& ray, const CompatView& view,
                             const uint32_t* events, int count, float* shapes) {
@@ -135,7 +135,7 @@ LG_INLINE void draw_compat(const Batch& batch, const float* shapes, const Compat
 
 // ---- exact ----
 
-// Floats of a hit's shape: without a tracker it has no depth, and more of them fit into the first-level cache.
+// Floats of a hit's shape. Without a tracker it has no depth, so that more shapes fit into the first-level cache.
 template <int kTrack>
 inline constexpr int kExactShape = kTrack == 0 ? 2 * kLanes : kShapeFloats;
 
@@ -155,9 +155,9 @@ LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ra
   return count;
 }
 
-// The shapes of the hits. They do not depend on each other, while the blend goes from one to the next: apart, the
-// processor works on several at a time. Pixels at an outline are listed, and computed once more in double at the end:
-// there is one in every twentieth block, so that a branch to it would often be mispredicted.
+// Computes the shapes of the hits. They are independent of each other, while each blend depends on the previous one: in
+// a separate loop the CPU works on several shapes at a time. Pixels at an outline are listed, and recomputed in double
+// at the end: about every twentieth block has one, so that a branch would often be mispredicted.
 template <bool kOrthogonal, int kTrack>
 LG_INLINE void shape_exact(const Batch& batch, const ExactView& view, int x, int y, const uint32_t* events, int count,
                            float* shapes, int* outlines) {

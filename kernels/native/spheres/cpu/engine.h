@@ -17,10 +17,10 @@ struct Workspace {
   Buffer scratch, rows, crossing, crossing_rows, camera_parts;
   Buffer places, members, tracked;  // Compat.
   double milliseconds[kMaxStages] = {};
-  // Names the view that the buffers were last prepared for, unique in the process; 0: none.
+  // Identifies the view that the buffers were last prepared for, unique in the process; 0 if there is none.
   uint64_t prepared = 0;
 
-  // Returns large lists and rows.
+  // Returns large lists and rows to the system.
   void drop_lists() {
     const std::size_t before = tile_entries.bytes();
     for (Buffer* buffer : {&tile_entries, &crossing_rows, &places, &members, &tracked}) buffer->drop_if_large();
@@ -36,12 +36,13 @@ struct Workspace {
 
 struct CpuEngine {
   void (*forward)(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);
-  // `prepared`: what the workspace held after the forward pass. If it still does, setup, sort and binning are spared.
+  // `prepared` identifies the workspace's contents after the forward pass. If they are unchanged, setup, sort and
+  // binning are skipped.
   void (*backward)(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, uint64_t prepared,
                    Workspace&);
 };
 
-// A number never given before in this process.
+// Returns a number that was not returned before in this process.
 uint64_t next_prepared();
 
 CpuEngine cpu_engine(Isa isa);

@@ -1,4 +1,4 @@
-// Bands and rows of sums for the backward pass of exact, and the gradient arrays and camera sums that follow from them.
+// Bands and rows of sums for the backward pass of exact, and the gradient arrays and camera sums computed from them.
 #include "spheres/cpu/finish.h"
 #include "common/cpu/transpose.h"
 #include "common/threads.h"
@@ -58,7 +58,7 @@ Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floa
   bands.count = threads < prepared.tiles_y ? threads : prepared.tiles_y;
   if (bands.count > kMaxBands) bands.count = kMaxBands;
   const int tiles = prepared.tiles_x * prepared.tiles_y;
-  // A tile costs something even if its list is empty.
+  // Even a tile with an empty list has a cost.
   const auto cost = [&](int row) {
     return static_cast<double>(prepared.tile_starts[row * prepared.tiles_x]) + 64.0 * row * prepared.tiles_x;
   };
@@ -92,7 +92,7 @@ Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& p
   const int parts = parts_for(n);
   for_parts(parts, [&](int p) {
     const Part range = part_of(n, p, parts);
-    // The memory may be null if there is nothing to clear.
+    // The pointer may be null if there is nothing to clear.
     if (range.begin == range.end) return;
     __builtin_memset(rows.rows + range.begin * rows.width, 0, (range.end - range.begin) * rows.width * sizeof(float));
     __builtin_memset(rows.touched + range.begin, 0, (range.end - range.begin) * sizeof(int32_t));
@@ -155,7 +155,7 @@ struct CameraLaneSums {
   }
 };
 
-// dL/d centre in the world.
+// Writes dL/d centre, world frame.
 LG_INLINE void write_centres(const Camera& camera, const Pack row[3], float* to) {
   alignas(64) float lanes[3][kLanes], world[3][kLanes];
   for (int k = 0; k < 3; ++k) row[k].store(lanes[k]);
@@ -168,7 +168,7 @@ LG_INLINE void write_centres(const Camera& camera, const Pack row[3], float* to)
   interleave_3(Pack::load(world[0]), Pack::load(world[1]), Pack::load(world[2]), to);
 }
 
-// The same for sixteen spheres of 3 channels; reads one row more.
+// Finishes sixteen spheres of 3 channels; reads one more row.
 template <bool kOrthogonal>
 LG_INLINE void finish_pack(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
                            const Rows& rows, int64_t i, CameraLaneSums& sums) {
@@ -215,7 +215,7 @@ void finish(const Camera& camera, const Scene& scene, const Prepared& prepared, 
             const Rows& rows) {
   const int64_t n = scene.count;
   merge_crossings(n, bands, rows);
-  // Camera terms are summed per part and then in the order of the parts, in double.
+  // Camera terms are summed per part, then over the parts in order, in double.
   constexpr int kParts = 32;
   double sums[kParts][kCameraSums] = {};
   const int parts = n < 4096 ? 1 : kParts;

@@ -9,7 +9,7 @@ LG_BEGIN_ENGINE(spheres)
 inline constexpr int kRowFields = 8;  // With 3 channels.
 inline constexpr int kMaxBands = 256;
 
-// Bands of tile rows, one per thread, of about equal length of lists.
+// Bands of tile rows, one per thread, with lists of about equal total length.
 struct Bands {
   int count;
   int first[kMaxBands + 1];
@@ -24,9 +24,9 @@ struct Rows {
   int width;                // Floats per row.
   float* rows;              // [N, width]
   int32_t* touched;         // [N]
-  const int32_t* crossing;  // [N] number among the spheres that reach into several bands; -1
+  const int32_t* crossing;  // [N] number among the spheres that reach into several bands, or -1
   int crossings;
-  float* crossing_rows;  // [bands, crossings, width + 8]; `touched` behind the row
+  float* crossing_rows;  // [bands, crossings, width + 8]; `touched` follows the row
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);
@@ -37,7 +37,7 @@ void finish(const Camera& camera, const Scene& scene, const Prepared& prepared, 
 
 LG_INLINE void add_row(const Pack sums[kRowFields], float* row) { add_sums_of_8(sums, row); }
 
-// Rows of pixels that a band writes.
+// The rows of pixels that a band writes.
 struct BandRows {
   int top, bottom;  // Pixels.
   float* crossing_rows;

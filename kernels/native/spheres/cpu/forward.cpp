@@ -50,8 +50,8 @@ void draw_block(const Camera& camera, const DrawArguments& arguments, const Tile
   }
 }
 
-// Draws tile number `tile` and puts its images together. Those of the tile before are written meanwhile, row by row:
-// all at once, the processor would wait for the memory.
+// Renders tile number `tile` and assembles its images. Meanwhile it writes the previous tile's images, row by row:
+// written all at once, the CPU would wait for memory.
 template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
 void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepared& prepared, const Outputs& outputs,
                const TileScratch& scratch, TileImages& images, TileImages& before, int tile) {
@@ -70,7 +70,7 @@ void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepa
     const int count = length - position < kBatch ? length - position : kBatch;
     if (is_stopping()) return;
     fill_batch(*scratch.batch, prepared, tile_x, tile_y, prepared.entries + begin + position, count);
-    // Arrives while this batch is drawn.
+    // Prefetches the next batch while this one is blended.
     request_batch(prepared, prepared.entries + begin + position + count, length - position - count);
     for (int b = 0; b < kBlocks; ++b) {
       if (b % (kBlocks / kTileHeight) == 0) write_rows(camera, arguments, outputs, before, 1);
@@ -130,7 +130,7 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
       }
       return tile;
     };
-    // Spheres of the next tile arrive while this one is drawn.
+    // Spheres of the next tile are prefetched while this tile is rendered.
     int drawn = 0;
     for (int tile = take(); tile < tiles && !is_stopping(); ++drawn) {
       const int ahead = take();

@@ -27,11 +27,11 @@ LG_INLINE float tracked_weight(const Camera& camera, const Settings& settings, c
   }
 }
 
-// The pixels of a block that lie on the film, and how they get there from packs. Values move as bytes: as floats, ids
-// are denormals and NaN.
+// The pixels of a block that lie on the film, and their copies from packs to images. Values move as bytes: as floats,
+// ids are denormals and NaN.
 struct BlockPixels {
   int columns, rows;  // 0: none.
-  int64_t first;      // y * width + x of the first one
+  int64_t first;      // y * width + x of the first pixel
   int64_t width;
 
   BlockPixels(const Camera& camera, int x0, int y0)
@@ -44,7 +44,7 @@ struct BlockPixels {
   LG_INLINE int64_t index(int lane) const { return first + lane / 4 * width + lane % 4; }
   LG_INLINE bool has(int lane) const { return lane % 4 < columns && lane / 4 < rows; }
 
-  // All the `kCount` values that a pixel has in the image `to`; `values` has them pixel by pixel.
+  // Writes all `kCount` values of each pixel to the image `to`; `values` has them pixel by pixel.
   template <int kCount>
   LG_INLINE void write_rows(void* to, const float* values) const {
     constexpr std::size_t kBytes = sizeof(float) * kCount;
@@ -62,7 +62,7 @@ struct BlockPixels {
     values.store(lanes);
     write_rows<1>(to, lanes);
   }
-  // Value `slot` of the `count` that a pixel has in the image `to`.
+  // Writes value `slot` of each pixel's `count` values to the image `to`.
   LG_INLINE void write_slot(void* to, int64_t count, int64_t slot, Pack values) const {
     alignas(64) float lanes[kLanes];
     values.store(lanes);
@@ -86,7 +86,7 @@ LG_INLINE Pack tracked_depth(const float* state) {
   return select(depth < Pack(kNoDepth), depth, Pack(-1.0f));
 }
 
-// An image of a tile: four rows of a block lie far apart in the whole image, often at the same place of the cache.
+// An image of a tile. In the whole image the four rows of a block lie far apart, often in the same cache set.
 struct TileRows {
   float* rows;
   int count;  // Floats per pixel; at most a pack.
@@ -107,13 +107,13 @@ struct TileRows {
   LG_INLINE void put(int b, Pack values[kLanes]) const {
     transpose_16(values);
     float* to = block(b);
-    // Values beyond the pixel's are overwritten by the next pixel.
+    // Values beyond a pixel's own are overwritten by the next pixel.
     for (int lane = 0; lane < kLanes; ++lane) {
       store_unaligned(values[lane], to + lane / 4 * stride() + lane % 4 * count);
     }
   }
   LG_INLINE const float* row(int number) const { return rows + number * stride(); }
-  // A row goes to the image in whole lines, past the cache.
+  // Writes a row to the image in whole lines, past the cache.
   LG_INLINE void write(int number, int pixels, void* to_row) const {
     const float* from = row(number);
     float* to = static_cast<float*>(to_row);
@@ -126,7 +126,8 @@ struct TileRows {
   }
 
  private:
-  // Four floats at a time, which never come from two packs: those could not be read before both are in the cache.
+  // Writes four floats at a time, which never span two packs: such a load would have to wait until both are in the
+  // cache.
   template <int kCount>
   LG_INLINE void put_quarters(int b, const float* values) const {
     float* to = block(b);

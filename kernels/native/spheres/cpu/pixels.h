@@ -1,4 +1,4 @@
-// The inputs of the backward passes: the pixels of a block, and for exact those of a tile, block by block.
+// The inputs of the backward passes: the pixels of a block, and for exact the pixels of a tile, block by block.
 #pragma once
 
 #include "common/cpu/transpose.h"
@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Packs of a block, in order; then K upstream gradients over D, and K colours.
+// Packs of a block, in order; then K upstream gradients divided by D, and K colours.
 enum PixelField {
   kRay0,
   kRay1,
@@ -18,7 +18,7 @@ enum PixelField {
   kPixelMaximum,
   kPixelLow,
   kInverse,        // 1 / D
-  kUpstreamImage,  // Sum of G * I and the alpha's share, over D and negative
+  kUpstreamImage,  // Sum of G * I and the alpha's share, divided by -D
   kLast,           // int: entries of the tile's list that the pixel visited
   kClosest,        // int: the sphere that gave the depth
   kUpstreamDepth,
@@ -51,7 +51,7 @@ struct FilmBlock {
   LG_INLINE MaskPack mask() const {
     return (lane_x() < Pack(static_cast<float>(columns))) & (lane_y() < Pack(static_cast<float>(rows)));
   }
-  // The `kCount` values that a pixel has in an image, pixel by pixel; 0 off the film.
+  // Reads the `kCount` values of each pixel from an image, pixel by pixel; 0 off the film.
   template <int kCount, class T>
   LG_INLINE void read_rows(const T* image, float* values) const {
     static_assert(sizeof(T) == sizeof(float));
@@ -77,7 +77,7 @@ struct FilmBlock {
     read_rows<3>(image, triples);
     deinterleave_3(triples, a, b, c);
   }
-  // Value `slot` of the `count` that a pixel has in the image `from`; moved as bytes.
+  // Reads value `slot` of each pixel's `count` values from the image `from`, as bytes.
   LG_INLINE void read_slot(const void* from, int64_t count, int64_t slot, float* lanes) const {
     for (int lane = 0; lane < kLanes; ++lane) {
       if (!has(lane)) continue;
@@ -87,7 +87,7 @@ struct FilmBlock {
   }
 };
 
-// Channels of an image into consecutive packs.
+// Loads the channels of an image into consecutive packs.
 LG_INLINE void load_channels(const FilmBlock& film, const float* image, int channels, float* to) {
   if (channels == 3) {
     Pack a, b, c;
@@ -100,7 +100,7 @@ LG_INLINE void load_channels(const FilmBlock& film, const float* image, int chan
   for (int c = 0; c < channels; ++c) film.read_slot(image, channels, c, to + c * kLanes);
 }
 
-// The block is all zero before.
+// Loads the inputs of a block's pixels; the block must be zero before.
 LG_INLINE void load_pixels(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
   const int channels = pixels.channels;
   const MaskPack on_film = film.mask();
@@ -123,7 +123,7 @@ LG_INLINE void load_pixels(const Upstream& up, const TilePixels& pixels, float* 
   }
 }
 
-// The sums of the background over the pixels of a thread.
+// The background's sums over the pixels of a thread.
 struct BackgroundSums {
   double* color;      // [K] dL/d background
   double exponent;    // Sum of dL/de0 (e0 - M)
@@ -132,9 +132,9 @@ struct BackgroundSums {
 
 LG_INLINE void store_lanes(float* to, int value) { from_bits(IntPack(value)).store(to); }
 
-// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts the upstream
-// gradients for the pairs, which all divide them by D: an upstream gradient of alpha acts like a channel in which
-// spheres are 1 and the background 0.
+// Adds the gradients of the background, which is blended as one more candidate, with exponent e0 and weight exp(e0 -
+// M). Also converts the upstream gradients for the pairs, which all divide them by D: an upstream gradient of alpha
+// acts like a channel in which spheres are 1 and the background 0.
 inline void add_background(const ExactView& view, const Scene& scene, const Upstream& up, const TilePixels& pixels,
                            float* block, const FilmBlock& film, BackgroundSums& sums) {
   const Pack high = Pack::load(block + kPixelMaximum * kLanes), low = Pack::load(block + kPixelLow * kLanes);

@@ -7,7 +7,7 @@ LG_BEGIN_ENGINE(spheres)
 namespace {
 
 constexpr int kChunk = 64;
-// The fields of a record before the colours; the last one lies behind them.
+// The fields of a record before the colours; the last field follows the colours.
 constexpr int kFirstFields = exact_record::kColor, kLastField = exact_record::kScale;
 static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
 
@@ -22,8 +22,8 @@ struct Chunk {
 
 int tiles_across(const Camera& camera) { return (camera.width + kTileWidth - 1) / kTileWidth; }
 
-// The tiles that a sphere overlaps: the first one, and whether it reaches into the next column, the next row, and
-// farther than that.
+// The tiles that a sphere overlaps: the first tile, and whether it reaches into the next column, the next row, or
+// farther.
 enum TileBits { kRight = 1, kBelow = 2, kFarther = 4, kTileShift = 3 };
 
 LG_INLINE int tiles_of(const PixelRectangle& r, int tiles_x) {
@@ -72,7 +72,7 @@ LG_INLINE void gather_one(const Scene& scene, int64_t id, int i, Chunk& k) {
   for (int c = 0; c < 3; ++c) k.fields[kFirstFields + c][i] = scene.channels == 3 ? scene.colors[3 * id + c] : 0.0f;
 }
 
-// Sixteen spheres that follow each other.
+// Gathers sixteen consecutive spheres.
 LG_INLINE void gather_pack(const Scene& scene, int64_t id, int i, Chunk& k) {
   const auto put = [i](Pack a, Pack b, Pack c, float* x, float* y, float* z) {
     a.store(x + i);
@@ -92,7 +92,7 @@ LG_INLINE void gather_pack(const Scene& scene, int64_t id, int i, Chunk& k) {
   put(a, b, c, k.fields[kFirstFields], k.fields[kFirstFields + 1], k.fields[kFirstFields + 2]);
 }
 
-// Fills a chunk whose first `count` numbers are given; the rest becomes the last of them.
+// Fills a chunk whose first `count` sphere numbers are given; the rest repeats the last sphere.
 void gather(const Scene& scene, int count, Chunk& k) {
   if (count == kChunk && k.ids[kChunk - 1] - k.ids[0] == kChunk - 1) {
     for (int i = 0; i < kChunk; i += kLanes) gather_pack(scene, k.ids[i], i, k);
@@ -103,8 +103,8 @@ void gather(const Scene& scene, int count, Chunk& k) {
 
 LG_INLINE Pack load_int_bits(const int* from) { return from_bits(IntPack::load(from)); }
 
-// Writes out the results of sixteen spheres of a chunk, the first `used` of them; of all, also of those not visible,
-// whose rectangles are empty.
+// Writes the results of the first `used` of sixteen spheres of a chunk, including spheres that are not visible, whose
+// rectangles are empty.
 template <bool kExact>
 LG_INLINE void scatter_pack(const Chunk& k, int i, int used, const SetupTarget& to) {
   Pack rows[kLanes];
@@ -132,7 +132,7 @@ LG_INLINE void scatter_pack(const Chunk& k, int i, int used, const SetupTarget& 
   }
 }
 
-// Writes out a chunk of `count` spheres; appends the visible ones to `pairs`, returns how many.
+// Writes the results of a chunk of `count` spheres; appends the visible ones to `pairs`, and returns their number.
 template <bool kExact>
 int scatter(int count, const Chunk& k, const SetupTarget& to, uint64_t* pairs) {
   for (int i = 0; i < count; i += kLanes) scatter_pack<kExact>(k, i, count - i < kLanes ? count - i : kLanes, to);
@@ -175,9 +175,9 @@ void setup(const Camera& camera, const Settings& settings, const Scene& scene, c
   });
 }
 
-// Visits the tiles of a sphere, at most four of them without a branch: spheres are small and in no order on the film,
-// so that a loop over their tiles would mispredict at each. What is not there goes to tiles that do not exist.
-// Returns how many more than these there are.
+// Visits the tiles of a sphere, up to four of them without a branch: spheres are small and unordered on the film, so
+// that a loop over their tiles would mispredict for each. Visits beyond the sphere's tiles go to tiles that do not
+// exist. Returns the number of further tiles.
 template <class Visit>
 LG_INLINE int each_tile(uint32_t tiles, const PixelRectangle& r, int tiles_x, int none, Visit&& visit) {
   const int first = static_cast<int>(tiles >> kTileShift);
@@ -197,7 +197,7 @@ LG_INLINE int each_tile(uint32_t tiles, const PixelRectangle& r, int tiles_x, in
   return (across + 1) * (down + 1);
 }
 
-// Lists by tile of the spheres in the segments, keeping their order. In `pairs`, tiles take the place of the keys.
+// Lists the spheres in the segments by tile, keeping their order. In `pairs`, tiles take the place of the keys.
 void bin(uint64_t* pairs, const int32_t* tiles_of, const Segments& segments, Prepared& prepared, Workspace& w) {
   const int tiles = prepared.tiles_x * prepared.tiles_y;
   const auto each_sphere = [&](int p, const auto& visit, bool counting) {

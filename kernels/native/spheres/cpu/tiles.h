@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Spheres of a tile's list that are drawn before the next are fetched: their records fit into the first-level cache.
+// The number of spheres of a tile's list to fetch and blend at a time: their records fit into the first-level cache.
 inline constexpr int kBatch = 256;
 
 // The result of `prepare` for a scene and a view: the spheres of each tile, nearest first.
@@ -23,7 +23,7 @@ struct Prepared {
 // The result of `prepare` in the workspace.
 Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& workspace);
 
-// Only the records and areas of a view's visible spheres, and of these only where `only` is not 0.
+// Sets up only the records and areas of a view's visible spheres for which `only` is not 0.
 void set_up_only(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
                  Workspace& workspace);
 
@@ -35,8 +35,8 @@ struct Batch {
   alignas(64) float records[kBatch][kRecordFloats];
   uint32_t ids[kBatch];
   alignas(64) int across[kBatch], down[kBatch];  // The halves of the rectangles.
-  // The block's spheres: number within the batch, and candidate pixels << 16.
-  // May be written a pack too far.
+  // The block's spheres: number within the batch, and candidate pixels << 16. Padded, since writes may extend a pack
+  // beyond the list.
   int lists[kBlocks][kBatch + kLanes];
   int lengths[kBlocks];
 };
@@ -72,14 +72,14 @@ LG_INLINE TileSpan tile_span(const PixelRectangle& r, int tile_x, int tile_y) {
 
 LG_INLINE void copy_record(float* to, const float* from) { Pack::load(from).store(to); }
 
-// Bits [low, high) of the `count` from `first` on.
+// The bits [low, high) among the `count` bits from `first` on.
 LG_INLINE IntPack bits_between(IntPack low, IntPack high, int first, int count) {
   const IntPack zero = 0, one = 1, last = count, base = first;
   return (one << min(max(high - base, zero), last)) - (one << min(max(low - base, zero), last));
 }
 
-// Deals spheres [first, first + 16) of the batch out to the blocks, 16 at a time: spheres are in no order on the film,
-// so that a loop over the blocks of each would mispredict.
+// Assigns spheres [first, first + 16) of the batch to the blocks, 16 at a time: spheres are unordered on the film, so
+// that a loop over the blocks of each would mispredict.
 LG_INLINE void deal(Batch& batch, int first, IntPack across, IntPack down, int left, int top) {
   const IntPack lower = 0xffff;
   const IntPack x0 = across & lower, x1 = upper_half(across), y0 = (down & lower) << 2, y1 = upper_half(down) << 2;
@@ -91,7 +91,7 @@ LG_INLINE void deal(Batch& batch, int first, IntPack across, IntPack down, int l
     columns[bx] = (two | (two << 8)) << 16;
   }
   for (int by = 0; by < kBlocksY; ++by) {
-    // The pixels of a row are four bits. In the upper half, where the lists have them.
+    // A row's pixels are four bits, in the upper half as in the lists.
     const IntPack rows = bits_between(y0, y1, 4 * top + 16 * by, 16) << 16;
 #pragma GCC unroll 8
     for (int bx = 0; bx < kBlocksX; ++bx) {
@@ -103,7 +103,7 @@ LG_INLINE void deal(Batch& batch, int first, IntPack across, IntPack down, int l
   }
 }
 
-// Requests what the first batch of a list will fetch: spheres lie anywhere in memory, in the order of their numbers.
+// Prefetches the first batch of a list: spheres are scattered in memory, in the order of their numbers.
 LG_INLINE void request_batch(const Prepared& prepared, const uint32_t* entries, int count) {
   for (int i = 0; i < count && i < kBatch; ++i) {
     __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i]) * kRecordFloats, 0, 2);
@@ -121,11 +121,11 @@ inline void fetch_batch(Batch& batch, const Prepared& prepared, const uint32_t* 
     batch.across[i] = r.x0 | r.x1 << 16;
     batch.down[i] = r.y0 | r.y1 << 16;
   }
-  // Empty beyond the last one.
+  // Rectangles beyond the last sphere are empty.
   for (int i = count; i % kLanes != 0; ++i) batch.across[i] = batch.down[i] = 0;
 }
 
-// Fetches entries and deals them out to the blocks, in order.
+// Fetches entries and assigns them to the blocks, in order.
 inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int tile_y, const uint32_t* entries,
                        int count) {
   fetch_batch(batch, prepared, entries, count);

@@ -21,7 +21,7 @@ struct TrackedIds {
   int height, track;
   uint32_t spheres;
 
-  // Calls visit(id) for those of a pixel; returns how many there are.
+  // Calls visit(id) for the spheres of a pixel; returns their number.
   template <class Visit>
   LG_INLINE int each(int64_t x, int64_t y, const Visit& visit) const {
     const int32_t* ids = info + (y * width + x) * (3 + 2 * track) + 3;
@@ -36,7 +36,8 @@ struct TrackedIds {
   int block_rows() const { return (height + kBlockSize - 1) / kBlockSize; }
 };
 
-// Bands of rows of blocks in which about as many spheres are tracked, by one pixel of a few blocks of each row.
+// Divides the rows of blocks into bands with about the same number of tracked spheres, estimated from a few pixels of
+// each row.
 void divide(const TrackedIds& ids, int threads, TrackedBands& bands) {
   const int rows = ids.block_rows();
   bands.count = threads < rows ? threads : rows;
@@ -68,7 +69,7 @@ void count_band(const TrackedIds& ids, int begin, int end, int32_t* counts) {
   }
 }
 
-// Sums the bands' counts of the spheres in a range; how many each band has goes to `members`.
+// Sums the bands' counts of the spheres in a range; `members` receives the number of spheres in each band.
 void sum_counts(const TrackedBands& bands, Range range, int32_t* touched, int64_t* members) {
   for (int b = 0; b < bands.count; ++b) {
     const int32_t* counts = bands.places_of(b);
@@ -95,7 +96,7 @@ TrackedBands count_tracked(const Camera& camera, const Settings& settings, const
   divide(ids, thread_count(), bands);
   bands.places = w.places.ensure<int32_t>(static_cast<std::size_t>(bands.count) * scene.count);
   for_parts(bands.count, [&](int b) { count_band(ids, bands.first[b], bands.first[b + 1], bands.places_of(b)); });
-  // Number of spheres by part and band, and then the row of the first one.
+  // The number of spheres by part and band, later the row of the first sphere.
   const int parts = parts_of(scene.count);
   int64_t* members = w.members.ensure<int64_t>(static_cast<std::size_t>(parts) * bands.count);
   for_parts(parts, [&](int p) {
@@ -170,7 +171,7 @@ void clear_gradients(const Gradients& to, int channels, int64_t i) {
   for (int c = 0; to.colors != nullptr && c < channels; ++c) to.colors[i * channels + c] = 0.0f;
 }
 
-// Adds up the rows of a sphere, which is tracked, in that of the first band that has it; returns its band.
+// Sums the rows of a tracked sphere into the row of the first band that has it; returns that band.
 int merge_rows(const TrackedBands& bands, int64_t i) {
   int first = 0;
   while (bands.places_of(first)[i] == 0) ++first;
@@ -216,7 +217,7 @@ void finish_range(const Camera& camera, const Scene& scene, const Gradients& to,
 
 void finish_tracked(const Camera& camera, const Scene& scene, const Gradients& to, const TrackedBands& bands,
                     double* camera_sums) {
-  // Summed per part, in double, and then in the order of the parts, whose number does not depend on the threads'.
+  // Summed per part, in double, then over the parts in order. The number of parts does not depend on that of threads.
   constexpr int kParts = 32;
   Sums sums[kParts] = {};
   const int parts = scene.count < 4096 ? 1 : kParts;

@@ -1,15 +1,15 @@
-// The spheres that the pixels of an image tracked, as compat's backward pass needs them: by bands of the image, each
-// with a record and a row of sums for every sphere that is tracked in it.
+// The spheres that the pixels of an image tracked, for compat's backward pass: by bands of the image, each with a
+// record and a row of sums for every sphere that is tracked in the band.
 #pragma once
 
 #include "spheres/cpu/tiles.h"
 
 LG_BEGIN_ENGINE(spheres)
 
-// Lanes of pixels that track no sphere have a record and a row that belong to none.
+// Lanes of pixels that track no sphere use records and rows of no sphere.
 inline constexpr int kNoSphere = kLanes;
 
-// Fields of a copy of a record that stand in place of those that backward does not use.
+// Fields of a copied record that replace fields unused by backward.
 namespace tracked_record {
 enum { kCameraWeight = compat_record::kMaxSquare, kWide = compat_record::kNear };
 }
@@ -19,7 +19,7 @@ struct TrackedBands {
   int first[kMaxParts + 1];       // Rows of blocks.
   int64_t starts[kMaxParts + 1];  // First row of sums of each band.
   int64_t spheres;                // N
-  int32_t* places;  // [bands, N] row within the band, from kNoSphere on; 0: not tracked. At first the number of pixels.
+  int32_t* places;  // [bands, N] first the number of pixels, then the row within the band, from kNoSphere on, or 0.
   float* records;   // [rows, 16]
   float* rows;      // [rows, width]: dL/d centre (3), radius, opacity, then K colours
   int width;
@@ -29,12 +29,12 @@ struct TrackedBands {
   LG_INLINE float* record(int band, int place) const { return records + (starts[band] + place) * kRecordFloats; }
 };
 
-// Divides the image, and counts in how many pixels each sphere is tracked, in `touched`.
+// Divides the image into bands, and counts in `touched` the pixels in which each sphere is tracked.
 TrackedBands count_tracked(const Camera& camera, const Settings& settings, const Scene& scene, const float* info,
                            int32_t* touched, Workspace& workspace);
 // Gives the spheres of each band their rows and copies of their records.
 void place_tracked(const Prepared& prepared, const int32_t* touched, TrackedBands& bands, Workspace& workspace);
-// Gradients from the sums of pairs. `camera_sums` are those of the rays, and become those of the camera.
+// Computes gradients from the sums of pairs. `camera_sums` are the rays' sums, and become the camera's.
 void finish_tracked(const Camera& camera, const Scene& scene, const Gradients& to, const TrackedBands& bands,
                     double* camera_sums);
 

@@ -10,10 +10,10 @@ namespace lumigrad::spheres {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// The most blocks that share the spheres; each adds its camera sums once.
+// The maximum number of blocks that share the spheres; each writes its camera sums once.
 constexpr unsigned kMaxBlocks = 1024;
 
-// Writes the sums over the block, in a fixed order.
+// Sums values over the block in a fixed order, and writes the sums.
 template <int V>
 __device__ void sum_doubles(const double (&values)[V], double* to) {
   __shared__ SharedArray<double, kThreads / kWarp * V> partial;
@@ -30,7 +30,7 @@ __device__ void sum_doubles(const double (&values)[V], double* to) {
   }
 }
 
-// Turns the row of one sphere and view into gradients; its camera terms are added to `sums`.
+// Converts the row of one sphere and view to gradients, and adds its camera terms to `sums`.
 template <bool kExact, bool kOrthogonal>
 __device__ void finish_sphere(const DifferentiatedView& view, const Scene& scene, int64_t i, double* sums,
                               double& contributors) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!kExact) sum_doubles(contributors, part + kContributors);
 }
 
-// A thread per sphere, which adds up the views.
+// Sums the gradients of the views, with a thread per sphere.
 __global__ void __launch_bounds__(kThreads) gradients_kernel(Scene scene, int views, CudaRows from, Gradients to) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, count = scene.count;
   if (i >= count) return;
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Scene scene, int vi
   }
 }
 
-// A block per sum and view, which adds up the parts in a fixed order: `tiles` of each view, and `blocks` of each after
-// those of all views.
+// Sums the parts in a fixed order, with a block per sum and view. The parts are `tiles` per view for all views,
+// followed by `blocks` per view.
 __global__ void __launch_bounds__(kThreads) parts_kernel(CudaRows from, unsigned tiles, unsigned blocks, double* sums) {
   const unsigned column = blockIdx.x, view = blockIdx.y, views = gridDim.y;
   double sum = 0.0;
@@ -103,12 +103,12 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(CudaRows from, unsigned
   if (threadIdx.x == 0) sums[static_cast<int64_t>(view) * from.part_width + column] = sum;
 }
 
-// The final operations after all spheres and pixels of a view are summed; a block per view.
+// The final operations after all spheres and pixels of a view are summed, with a block per view.
 __global__ void totals_kernel(Settings settings, const DifferentiatedView* views, double* all, double* to) {
   const DifferentiatedView& view = views[blockIdx.x];
   double* sums = all + static_cast<int64_t>(blockIdx.x) * view.rows.part_width;
   if (settings.exact) {
-    // The sums of e dL/de. Those of the pairs are relative to M; their terms in M add up to minus the background's.
+    // The sum of e dL/de. The pairs' sum is relative to M; their terms in M add up to minus the background's.
     const double range = view.camera.z_max64 - view.camera.z_min64;
     sums[17] = (sums[kPairExponent] - sums[kBackgroundMaximum]) / range;
     sums[18] = -(sums[kPairExponent] + sums[kBackgroundExponent]) / settings.gamma64;
@@ -118,7 +118,7 @@ __global__ void totals_kernel(Settings settings, const DifferentiatedView* views
   for (int i = 0; i < kCameraSums; ++i) to[static_cast<int64_t>(blockIdx.x) * kCameraSums + i] = sums[i];
 }
 
-// A thread per channel, which adds up the views.
+// Sums the views, with a thread per channel.
 __global__ void background_kernel(int channels, int views, int part_width, const double* sums, float* background) {
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (c >= channels) return;

@@ -1,5 +1,5 @@
 // The backward pass of "compat" on the device: each pixel differentiates with respect to the spheres that it tracked. A
-// tile goes through those that some pixel of it tracked, in the order of its list.
+// tile goes through the spheres that any of its pixels tracked, in the order of its list.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/compat.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr int kFewTracked = 5;
 constexpr unsigned kThreads = 256;
 
-// The sphere in a pixel's slot, -1 if there is none.
+// The sphere in a pixel's slot, or -1.
 __device__ inline int tracked_id(const float* info, int slot, bool on_film, int spheres) {
   if (!on_film) return -1;
   const int id = reinterpret_cast<const int*>(info)[3 + 2 * slot];
@@ -45,7 +45,7 @@ __device__ inline unsigned rank_at(const TileList& list, int place) {
   return list.entries != nullptr ? list.entries[place] : list.first + static_cast<unsigned>(place);
 }
 
-// The place of a rank in the list, which ascends; -1 if it is not in it.
+// The place of a rank in the ascending list, or -1 if it is not in the list.
 __device__ inline int place_of(const TileList& list, unsigned rank) {
   int low = 0, high = list.length;
   while (low < high) {
@@ -59,8 +59,8 @@ __device__ inline int place_of(const TileList& list, unsigned rank) {
   return low < list.length && rank_at(list, low) == rank ? low : -1;
 }
 
-// Places, in the list of the tile, of the spheres that a pixel tracked. There are kRoom slots, of which the first n are
-// used; few are kept in registers.
+// Places, in the tile's list, of the spheres that a pixel tracked. The first n of kRoom slots are used; few slots are
+// kept in registers.
 template <int kRoom>
 struct Places {
   static constexpr int kUnroll = kRoom <= kFewTracked ? kRoom : 1;
@@ -79,7 +79,7 @@ struct Places {
     each([&](int here, int) { found = found || here == place; });
     return found;
   }
-  // Calls visit(place, slot).
+  // Calls visit(place, slot) for each tracked sphere.
   template <class Visit>
   __device__ void each(const Visit& visit) {
 #pragma unroll kUnroll
@@ -137,7 +137,7 @@ __device__ void add_camera(const Camera& camera, const TilePixel& place, const f
   }
 }
 
-// Data that the threads of a block share, and a thread's pixel.
+// Data shared by the threads of a block, and a thread's pixel.
 template <bool kOrthogonal, int kChannels, int kRoom>
 struct Tile {
   const Scene& scene;
@@ -155,7 +155,7 @@ struct Tile {
   __device__ int id(int place) const { return static_cast<int>(prepared.lists.order[rank_at(list, place)]); }
 };
 
-// Differentiates a sphere that the pixel tracked. From the second round on only the part's share is needed.
+// Differentiates a sphere that the pixel tracked. From the second round on, only the part's share is needed.
 template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void visit(Tile<kOrthogonal, kChannels, kRoom>& tile, int id, bool is_first, RowPart& part) {
   const float* record = &tile.prepared.records[4 * static_cast<int64_t>(id)].x;
@@ -172,7 +172,7 @@ __device__ inline void visit(Tile<kOrthogonal, kChannels, kRoom>& tile, int id, 
   tile.ray_sums[2] += pair.ray_z * weight;
 }
 
-// Adds the sums of the block's pixels to the rows of up to 32 spheres, which are at the places begin + bit of the list.
+// Adds the sums of the block's pixels to the rows of up to 32 spheres, at the places begin + bit of the list.
 template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void add_group(Tile<kOrthogonal, kChannels, kRoom>& tile, int begin, unsigned bits) {
   constexpr int kColumns = kRowColumns<kChannels>;

@@ -1,5 +1,5 @@
 // The backward pass of "exact" on the device: tiles iterate over their spheres again, and sum the gradients of the
-// pixels that a sphere hits for its row.
+// pixels that a sphere hits into its row.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/blend.h"
@@ -7,7 +7,7 @@
 namespace lumigrad::spheres {
 namespace {
 
-// The blocks for which a multiprocessor shall have enough registers.
+// The number of blocks for which a multiprocessor should have enough registers.
 template <bool kOrthogonal, int kChannels>
 constexpr int resident_blocks() {
   return kOrthogonal && kChannels == 3 ? 4 : 3;
@@ -22,10 +22,10 @@ __device__ inline float channel(const Scene& scene, const float* record, unsigne
 // The upstream gradients of a pixel, and its state at the end of the forward pass.
 template <int kChannels>
 struct PixelUpstream {
-  const float* gradient;  // dL/d colour, [K]; null: 0
+  const float* gradient;  // dL/d colour, [K]; null if 0
   int channels;
   int stop = 0;        // Spheres of this and higher ranks were not visited.
-  int closest = -1;    // The sphere whose depth the pixel has; -1: none
+  int closest = -1;    // The sphere whose depth the pixel has, or -1
   float depth = 0.0f;  // dL/d depth
   float alpha = 0.0f;  // dL/d alpha
   ExactPixel<float> pixel{};
@@ -52,9 +52,9 @@ struct PixelUpstream {
   }
 };
 
-// Adds the gradients of the background, which is blended as one more candidate, of exponent e0 and weight exp(e0 - M).
-// Also converts `pixel.upstream` for the pairs: an upstream gradient of alpha acts like a channel in which spheres are
-// 1 and the background 0. Writes `view_sums`. The whole block must call it.
+// Adds the gradients of the background, which is blended as one more candidate, with exponent e0 and weight exp(e0 -
+// M). Also converts `pixel.upstream` for the pairs: an upstream gradient of alpha acts like a channel in which spheres
+// are 1 and the background 0. Writes `view_sums`. The whole block must call it.
 template <int kChannels>
 __device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
                                const CudaRows& to, float (&view_sums)[2]) {
@@ -75,7 +75,7 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
   }
 }
 
-// Data that the threads of a block share, and a thread's pixel.
+// Data shared by the threads of a block, and a thread's pixel.
 template <bool kOrthogonal, int kChannels>
 struct Tile {
   const CudaExactView& view;
@@ -86,11 +86,11 @@ struct Tile {
   const PixelUpstream<kChannels>& up;
   SphereBatch& batch;
   SphereSums<kRowColumns<kChannels>>& sums;
-  SharedArray<int, kWarp>& pixels;  // Pixels that took part, by slot.
+  SharedArray<int, kWarp>& pixels;  // The number of pixels that took part, by slot.
   ExactPixelSums<float> of_pixel{};
 };
 
-// Differentiates sphere `i` of the batch in one pixel; returns whether it took part. From the second round on only the
+// Differentiates sphere `i` of the batch in one pixel; returns whether it took part. From the second round on, only the
 // part's share is needed.
 template <bool kOrthogonal, int kChannels>
 __device__ inline bool visit(Tile<kOrthogonal, kChannels>& tile, int i, bool is_first, RowPart& part) {
@@ -130,7 +130,7 @@ __device__ inline void visit_group(Tile<kOrthogonal, kChannels>& tile, int begin
   tile.sums.close(filled);
 }
 
-// Adds the numbers of pixels that took part for the spheres of the batch from number `begin` on.
+// Adds the numbers of pixels that took part, for the spheres of the batch from number `begin` on.
 template <bool kOrthogonal, int kChannels>
 __device__ inline void add_pixels(Tile<kOrthogonal, kChannels>& tile, int begin) {
   const int slot = static_cast<int>(threadIdx.x);
@@ -139,8 +139,8 @@ __device__ inline void add_pixels(Tile<kOrthogonal, kChannels>& tile, int begin)
   tile.pixels[slot] = 0;
 }
 
-// Adds the sums of the block's pixels to the rows of up to 32 spheres of the batch, from number `begin` on.
-// `pair` is that of the batch's first sphere.
+// Adds the sums of the block's pixels to the rows of up to 32 spheres of the batch, from number `begin` on. `pair` is
+// the pair of the batch's first sphere.
 template <bool kOrthogonal, int kChannels>
 __device__ inline void add_group(Tile<kOrthogonal, kChannels>& tile, unsigned pair, int begin, int count) {
   constexpr int kColumns = kRowColumns<kChannels>;

@@ -1,5 +1,5 @@
-// The sphere engine on a CUDA device: everything is queued on the caller's stream, all views of a call at once. The
-// host waits for the device once in the forward pass, for the number of (tile, sphere) pairs, while the device sorts.
+// The sphere engine on a CUDA device. All work is queued on the caller's stream, for all views of a call at once. In
+// the forward pass the host waits once, for the number of (tile, sphere) pairs, while the device sorts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,31 +15,31 @@
 
 namespace lumigrad::spheres {
 
-// State that the calls on a device share; only one call may use it at a time.
+// The state that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   PairCount pairs;
-  // More pairs than this, or than the call has room for, are not listed: tiles then go through all spheres, which is
-  // slower but needs no memory.
+  // If there are more pairs than this, or more than fit in the call's memory, no pairs are listed: tiles then go
+  // through all spheres, which is slower but needs no memory.
   std::size_t pair_limit = std::size_t{1} << 28;
   DeviceStaging staging;
 };
 
-// State of the forward pass that is kept on the device for the backward pass.
+// The state of the forward pass that is kept on the device for the backward pass.
 struct CudaPass {
   TileLists lists{};  // Lists of ranks.
   TileBuffers tiles;
-  DeviceBuffer<unsigned> spheres;  // [V * N] the spheres by rank, if there are several views: they are less than items
+  DeviceBuffer<unsigned> spheres;  // [V * N] the sphere of each rank, if there are several views
   DeviceBuffer<float4> records;    // [V, N, 4]
   DeviceBuffer<uint2> rectangles;  // [V, N] see CudaPrepared
-  DeviceBuffer<float> area;        // [V, N] of compat
+  DeviceBuffer<float> area;        // [V, N] for compat
 
   std::size_t bytes() const {
     return tiles.bytes() + spheres.bytes() + records.bytes() + rectangles.bytes() + area.bytes();
   }
 };
 
-// Both work on the current device. Images, and the sums of cameras, have a first axis for the views; other gradients
-// are summed over them. The timer's stages are "setup", "sort", "bin" and "blend".
+// Both functions run on the current device. Images and sums of cameras have a first axis for the views; other gradients
+// are summed over the views. The timer's stages are "setup", "sort", "bin" and "blend".
 DeviceTimer cuda_forward(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,
                          const Outputs& outputs, CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream);
 // The timer's stages are "blend" and "finish".

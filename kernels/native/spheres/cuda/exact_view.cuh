@@ -1,5 +1,5 @@
-// The exact engine's view on a device: what needs more than float is in pairs of floats, since most GPUs compute in
-// double at a small part of the rate.
+// The exact engine's view on a device. Values that need more than float are pairs of floats, since most GPUs compute
+// doubles at a small fraction of the rate.
 #pragma once
 
 #include "spheres/math/blend.h"
@@ -58,7 +58,7 @@ struct CudaExactView : ExactView {
         per_depth(FloatPair::of(1.0 / (s.gamma64 * (c.z_max64 - c.z_min64)))) {}
 };
 
-// Outline like exact_outline of an ExactView, which computes in double.
+// The outline, as exact_outline of an ExactView computes it in double.
 template <bool kOrthogonal>
 __device__ inline ExactOutline exact_outline(const float* rec, const CudaExactView& view, float x, float y,
                                              float excess) {

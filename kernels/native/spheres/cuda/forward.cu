@@ -1,11 +1,11 @@
-// The forward pass on the device: tiles in parallel, a thread per pixel.
+// The forward pass on the device: tiles in parallel, with a thread per pixel.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/pixel.cuh"
 
 namespace lumigrad::spheres {
 namespace {
 
-// Not inlined: it is rarely called, and inlining it would cost registers.
+// Not inlined, since it is rarely called and inlining would cost registers.
 template <bool kExact, bool kOrthogonal>
 __device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const CudaExactView& view,
                                             const float* record, int x, int y, float maximum, float low,
@@ -106,7 +106,7 @@ __device__ void draw_exact_tile(const Settings& settings, const Scene& scene, co
         if (!pixel.active || !batch.reaches(i, place)) continue;
         draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i), batch.ranks[i]);
       }
-      // All later spheres of the list are behind the last one of this group.
+      // All later spheres of the list are behind the last sphere of this group.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
       if (pixel.active && exact_may_stop<float>(settings, exact_bound(view, exact_near(batch.record(last))), remaining,
                                                 pixel.maximum, pixel.low, pixel.denominator)) {

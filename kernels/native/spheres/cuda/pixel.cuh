@@ -8,8 +8,8 @@ namespace lumigrad::spheres {
 
 inline constexpr float kNoTrackedDepth = 3.4e38f;
 
-// The closest spheres, ascending by depth; of equal depths the sphere inserted last is first (spec 5.3). There are
-// kRoom slots, of which the first n are used. Few slots are kept in registers, which requires indices known at compile
+// The closest spheres, ascending by depth; of equal depths the sphere inserted last comes first (spec 5.3). The first n
+// of kRoom slots are used. Few slots are kept in registers, which requires indices known at compile
 // time.
 template <int kRoom>
 struct CudaTracker {
@@ -48,7 +48,7 @@ struct CudaTracker {
   __device__ void each(const Visit& visit) const {
 #pragma unroll kUnroll
     for (int i = 0; i < kRoom; ++i) {
-      // Leaving the loop early would keep it from being unrolled.
+      // An early exit would prevent unrolling.
       if (!kInRegisters && i >= wanted) break;
       if (i < wanted) visit(i, ids[i], depths[i] < kNoTrackedDepth ? depths[i] : -1.0f);
     }
@@ -75,7 +75,7 @@ struct CudaColor {
 
 template <>
 struct CudaColor<0> {
-  float* image;  // Null: colour is not requested.
+  float* image;  // Null if colour is not requested.
 
   __device__ CudaColor(const Scene& scene, float* to) : image(to) {
     for (int c = 0; image != nullptr && c < scene.channels; ++c) image[c] = scene.background[c];

@@ -10,7 +10,7 @@ namespace lumigrad::spheres {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// Up to this number of spheres, iterating over all of them in each tile is faster than listing them.
+// Up to this number of spheres, iterating over all in each tile is faster than listing them.
 constexpr int kFewSpheres = 1024;
 
 struct SetupTarget {
@@ -36,13 +36,13 @@ struct RectangleTiles {
 
 struct SphereReach {
   const uint2* rectangles;
-  unsigned each;  // Spheres of a view.
+  unsigned each;  // The number of spheres of a view.
 
   __device__ unsigned view(unsigned id) const { return id / each; }
   __device__ RectangleTiles operator()(unsigned id) const { return RectangleTiles(rectangles[id]); }
 };
 
-// Writes all that the setup of a sphere in a view yields; returns the number of tiles that it overlaps.
+// Writes the results of the setup of a sphere in a view; returns the number of tiles that it overlaps.
 template <bool kExact>
 __device__ inline unsigned store_setup(const SetupTarget& to, int64_t item, const SetupResult& s) {
   for (int quarter = 0; quarter < 4; ++quarter) {
@@ -106,7 +106,7 @@ void check_size(std::size_t items, std::size_t tiles) {
                           std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
 }
 
-// Sorts the items by depth, and lists those of each tile if their tiles were counted.
+// Sorts the items by depth, and lists the items of each tile if tiles were counted.
 void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>& keys,
            const std::optional<TileCountBuffers>& counts, CudaPass& pass, CudaWorkspace& workspace, DeviceTimer& timer,
            cudaStream_t stream) {
@@ -118,7 +118,7 @@ void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>&
     const SphereReach reach{pass.rectangles.data(), static_cast<unsigned>(scene.count)};
     list_tiles<Entry::rank>(reach, counts->of_items(), pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
-    // Rows for each pair do not exist without lists.
+    // Without lists there are no rows per pair, which deterministic sums need.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
                             " more than the " + std::to_string(limit) + " that deterministic sums may have");
   } else {

@@ -14,11 +14,11 @@ namespace lumigrad::spheres {
 
 // Prepared data of a view.
 struct CudaPrepared {
-  TileLists lists;          // Lists of ranks, of all views; their order has spheres.
+  TileLists lists;          // Lists of ranks, for all views; `order` holds spheres.
   const float4* records;    // [N, 4] by sphere
   const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
   const float* area;        // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3
-  CudaExactView view;       // The view of exact.
+  CudaExactView view;       // For exact.
 };
 
 // Prepared data by view.
@@ -36,13 +36,13 @@ __device__ inline unsigned view_of_block(const TileLists& lists) {
   return blockIdx.x / static_cast<unsigned>(lists.tiles_x * lists.tiles_y);
 }
 
-// Start of the image of a view; null stays null.
+// The start of a view's image; null stays null.
 template <class T>
 T* of_view(T* image, const Camera& camera, std::size_t view, int values) {
   return image != nullptr ? image + view * camera.width * camera.height * values : nullptr;
 }
 
-// Uploads what the kernels need of each view.
+// Uploads the kernels' data of each view.
 template <class T>
 DeviceBuffer<T> uploaded(const std::vector<T>& views, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceBuffer<T> to(views.size(), stream);
@@ -50,7 +50,7 @@ DeviceBuffer<T> uploaded(const std::vector<T>& views, CudaWorkspace& workspace, 
   return to;
 }
 
-// Loads it into shared memory, together with the other threads of the block.
+// Loads a view's data into shared memory. All threads of the block must call it together.
 template <class T>
 __device__ inline void load_view(T& to, const T& from) {
   static_assert(sizeof(T) % sizeof(unsigned) == 0);
@@ -60,7 +60,7 @@ __device__ inline void load_view(T& to, const T& from) {
   __syncthreads();
 }
 
-// Calls launch(orthogonal) for the projections that occur; blocks whose view has the other one return.
+// Calls launch(orthogonal) for each projection in use; blocks whose view has the other projection return.
 template <class Launch>
 void each_projection(const std::vector<Camera>& cameras, const Launch& launch) {
   for (const bool orthogonal : {false, true}) {
@@ -81,7 +81,7 @@ struct SphereBatch {
   SharedArray<uint2, kTilePixels> rectangles;
   SharedArray<unsigned, kTilePixels> ranks;
 
-  // Fetches, in order, those of the list's next spheres, from `position` on, that reach the tile; returns their number.
+  // Fetches, in order, those of the list's next spheres from `position` on that reach the tile; returns their number.
   // All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const CudaPrepared& prepared, const TileList& list, int position) {
     const auto id_of = [&](unsigned rank) { return prepared.lists.order[rank]; };
@@ -98,7 +98,7 @@ struct SphereBatch {
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned id(int i) { return batch.items[i]; }
 
-  // Bits of the spheres among the 32 from `begin` on that overlap the warp's pixels. The whole warp must call it.
+  // Which of the 32 spheres from `begin` on overlap the warp's pixels, as bits. The whole warp must call it.
   __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
     const int lane = lane_index(), i = begin + lane;
     const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;

@@ -9,7 +9,7 @@ namespace lumigrad::spheres {
 
 // A row: dL/d centre (3), radius, opacity (exact: an ExactRow), then the colours.
 inline constexpr int kRowColor = 5;
-// The columns that a tile sums at a time. With 3 channels that is the whole row; with others it takes rounds.
+// The columns that a tile sums at a time: the whole row with 3 channels, otherwise one of several rounds.
 template <int kChannels>
 inline constexpr int kRowColumns = kChannels == 3 ? 8 : 16;
 // The values that a warp sums at a time.
@@ -17,7 +17,7 @@ inline constexpr int kWarpColumns = 8;
 
 inline int cuda_row_width(int channels) { return kRowColor + channels; }
 
-// The sums of a view that follow those of the camera; the last ones are those of the background's colours.
+// The sums of a view after the camera's sums; the sums of the background's colours are last.
 enum ViewSum {
   kContributors = kCameraSums,  // Compat: the divisor of the camera's sums.
   kBackgroundExponent,          // Exact: sum of dL/de0 (e0 - M)
@@ -27,7 +27,7 @@ enum ViewSum {
   kBackgroundColor,
 };
 
-// `channels` are those of the background whose gradients are wanted; they are summed in whole groups.
+// `channels`: the number of background channels with requested gradients, which are summed in whole groups.
 inline int cuda_part_width(int channels) {
   return kBackgroundColor + (channels + kWarpColumns - 1) / kWarpColumns * kWarpColumns;
 }
@@ -38,9 +38,9 @@ struct CudaRows {
   float*
       pair_rows;  // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
   int* touched;   // [N] of the view
-  // [blocks, part_width] sums of the tiles of all views, then those of blocks of spheres; null: not wanted
+  // [blocks, part_width] sums of the tiles of all views, then of blocks of spheres; null if not requested
   double* parts;
-  int part_width;  // kBackgroundColor, and if they are wanted the background's colours
+  int part_width;  // kBackgroundColor plus the background's colours, if requested
 
   __device__ bool wants_background() const { return part_width > kBackgroundColor; }
   __device__ double* part(unsigned block) const { return parts + static_cast<int64_t>(block) * part_width; }
@@ -52,7 +52,7 @@ struct DifferentiatedView {
   CudaPrepared prepared;
   Upstream upstream;
   CudaRows rows;
-  const unsigned* ranks;  // [N] of compat: of each sphere
+  const unsigned* ranks;  // [N] compat: the rank of each sphere
 };
 
 // The call, and its views in the device's memory.
@@ -64,8 +64,8 @@ struct BackwardCall {
   const DifferentiatedView* views;
 };
 
-// A pixel's part in the row of a sphere: the fields before the colours, and the factor of its upstream gradients that
-// gives those of the colours.
+// A pixel's part in the row of a sphere: the fields before the colours, and the share, the factor from its upstream
+// gradients to the gradients of the colours.
 struct RowPart {
   float fields[kRowColor];
   float share;
@@ -74,7 +74,7 @@ struct RowPart {
 // Each warp's sums for 32 spheres.
 template <int kColumns>
 struct SphereSums : TileSums<kColumns> {
-  // Sums the lanes' parts in columns of the row from `first` on. `upstream(c)` is the gradient of colour c, and 0
+  // Sums the lanes' parts into columns of the row from `first` on. `upstream(c)` is the gradient of colour c, and 0
   // beyond the colours. The whole warp must call it.
   template <class Up>
   __device__ void put_part(int slot, int first, int width, const RowPart& part, const Up& upstream) {
@@ -90,14 +90,14 @@ struct SphereSums : TileSums<kColumns> {
       this->put(slot, begin, values);
     }
   }
-  // Tells which spheres have sums of this warp, as bits.
+  // Sets which spheres have sums of this warp, as bits.
   __device__ void close(unsigned filled) {
     if (lane_index() == 0) this->filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
   }
 };
 
-// Adds the tile's sums to the rows of its spheres, from column `first` on, or writes them to the rows of its pairs, of
-// which that of the first slot is `pair`. `id_of` returns the sphere of each of the `count` slots. The threads of the
+// Adds the tile's sums to the rows of its spheres, from column `first` on, or writes them to the rows of its pairs,
+// where the first slot has pair `pair`. `id_of` returns the sphere of each of the `count` slots. The threads of the
 // block share the work.
 template <int kColumns, class IdOf>
 __device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums, int first, unsigned pair, int count,
@@ -114,7 +114,7 @@ __device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums,
   }
 }
 
-// Writes the sums of V values over the block, in a fixed order.
+// Sums V values over the block in a fixed order, and writes the sums.
 template <int V>
 __device__ inline void sum_block(float (&values)[V], double* to) {
   __shared__ SharedArray<float, kTileWarps * V> partial;
@@ -130,11 +130,11 @@ __device__ inline void sum_block(float (&values)[V], double* to) {
   }
 }
 
-// Backward passes of the two semantics: they fill rows, `touched` and parts, which are cleared beforehand. Their blocks
-// are the tiles.
+// Backward passes of the two semantics, with a block per tile. They fill rows, `touched` and parts, which must be
+// cleared before.
 void cuda_compat_pairs(const BackwardCall& call, cudaStream_t stream);
 void cuda_exact_pairs(const BackwardCall& call, cudaStream_t stream);
-// The ranks of all items.
+// Writes the ranks of all items.
 void cuda_ranks(const DeviceBuffer<unsigned>& order, unsigned* ranks, cudaStream_t stream);
 
 // Compat, spec 7.2: the factor of a sphere's camera terms.

@@ -6,14 +6,14 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// The blend becomes scale * blend + weight * sphere; `higher` where the sphere raises the maximum.
+// The blend becomes scale * blend + weight * sphere; `higher`: whether the sphere raises the maximum.
 template <class F, class Mask>
 struct Joining {
   F weight, scale;
   Mask higher;
 };
 
-// Spec 5.1. One exponential serves as weight or as rescaling factor; e^0 of Pulsar's exponential is not 1.
+// Spec 5.1. One exponential serves as weight or as rescaling factor. Pulsar's exponential of 0 is not 1.
 template <class F>
 LG_INLINE auto compat_join(const float* record, F closeness, F exponent, F maximum) {
   const F difference = exponent - maximum;
@@ -23,14 +23,15 @@ LG_INLINE auto compat_join(const float* record, F closeness, F exponent, F maxim
   return Joining<F, decltype(difference > difference)>{weight, select(higher, x, F(1.0f)), higher};
 }
 
-// exp(x) for x <= 0, bounded, for less than e^-80 has no effect. Its relative error grows with -x, but less than it
-// falls: where the weights sum to 1, the error is below that of a float.
+// exp(x) for x <= 0, bounded from below, since less than e^-80 has no effect. The relative error grows with -x, but
+// more slowly than the value decreases: where the weights sum to 1, the error is below that of a float.
 template <class F>
 LG_INLINE F exact_exp(F x) {
   return exp2_bounded(max(x, F(-80.0f)) * F(1.44269504f));
 }
 
-// The exponent's maximum as whole part and rest; `exponent_low` is the rest of this sphere's.
+// Joins a sphere to the blend. `high` and `low` are the maximum exponent's whole part and rest, `exponent_low` the rest
+// of this sphere's exponent.
 template <class F>
 LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F high, F low) {
   using namespace exact_record;
@@ -42,7 +43,7 @@ LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F hi
                                                        higher};
 }
 
-// A bound of the exponents of spheres that are at least as far away as `near`: whole part and rest.
+// A bound of the exponents of spheres that begin at `near` or farther away: whole part and rest.
 struct ExactBound {
   float whole, rest;
 };
@@ -53,7 +54,7 @@ LG_INLINE ExactBound exact_bound(const Camera& c, const Settings& s, float near)
   return {static_cast<float>(whole), static_cast<float>(bound - whole)};
 }
 
-// Whether the pixel may stop: none of all `remaining` spheres can weigh more than the bound, so that together they stay
+// Whether the pixel may stop: none of the `remaining` spheres can weigh more than the bound, and together they stay
 // below the allowed share of the denominator.
 template <class F>
 LG_INLINE auto exact_may_stop(const Settings& s, ExactBound bound, int remaining, F high, F low, F denominator) {
@@ -108,14 +109,14 @@ struct ExactPixelSums {
 // part o of the centre q along the ray d, its distance t and its radius are
 //   dL/do = A (1 - o / h) - B t / c,   dL/dr = -A / h - B c.
 // Only dL/do d is summed for the centre, without the part along q: d is q / qz and the offset in the film, over |v|.
-// Depth is homogeneous in q and r, and the closeness does not change with the scale: that gives the part along q,
+// Depth is homogeneous in q and r, and the closeness does not change with the scale, which gives the part along q,
 //   q dL/dq + r dL/dr = sum of A depth,
-// and no sum is a small difference. Orthogonal: dL/dq is A along the ray and -offset (A / h + B / c) across it.
+// so that no sum is a small difference. Orthogonal: dL/dq is A along the ray and -offset (A / h + B / c) across it.
 //
 // Adds one pair; returns its share w / D: dL/d colour = G * share. `d_image_color` is the sum of G * c over the
-// channels, `d_depth_map` the upstream gradient of the depth where this sphere gave it, else 0. Where `takes_part` is
-// not set nothing is added, whatever the upstream gradients are. kPlain: d_depth_map is 0, all opacities are 1, and no
-// row.opacity is asked.
+// channels, `d_depth_map` the upstream gradient of the depth if this sphere gave it, else 0. Adds nothing where
+// `takes_part` is false, whatever the upstream gradients are. kPlain: d_depth_map is 0, all opacities are 1, and
+// row.opacity is not needed.
 template <class F, bool kOrthogonal, bool kPlain, class Mask>
 LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const ExactOffset<F>& offset,
                            const ExactGeometry<F>& g, const ExactPixel<F>& pixel, Mask takes_part, F d_image_color,
@@ -130,7 +131,7 @@ LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const Ex
   F d_depth = d_exponent * F(-record[kSlope]);
   if constexpr (!kPlain) {
     d_depth = fma(zero_unless(takes_part, d_depth_map), F(exact_radius(record)), d_depth);
-    // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
+    // The derivative of a e^(a b), with b the exponent without the opacity's factor; the record has a b.
     row.opacity = fma(dw * bare, g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low)), row.opacity);
   }
   const InverseRoots<F> inverse = inverse_roots(g);
@@ -153,8 +154,8 @@ LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const Ex
   return weight * pixel.inverse;
 }
 
-// dL/du and dL/dv of the ray, in pixels (orthogonal: dL/d log of the pixel size, and 0), from the pixel's sums. What
-// the offsets have along the ray has no effect.
+// dL/du and dL/dv of the ray, in pixels (orthogonal: dL/d log of the pixel size, and 0), from the pixel's sums. The
+// offsets' component along the ray has no effect.
 template <class F, bool kOrthogonal>
 LG_INLINE void exact_ray_gradient(const ExactRay<F>& ray, const ExactView& view, const ExactPixelSums<F>& sums, F& x,
                                   F& y) {

@@ -5,8 +5,8 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Exact: turns a sphere's sums (blend.h, ExactRow) into dL/d centre in the camera frame and dL/d radius, in their
-// place. Like a record, a row is an array of floats, or one of packs, which has several spheres.
+// Exact: converts a sphere's sums (blend.h, ExactRow) in place to dL/d centre, in the camera frame, and dL/d radius.
+// Like a record, a row is an array of floats, or of packs for several spheres.
 template <bool kOrthogonal, class F, class Record>
 LG_INLINE void exact_row(const Camera& c, const Record& record, F* row) {
   using namespace exact_record;
@@ -31,8 +31,8 @@ LG_INLINE void exact_row(const Camera& c, const Record& record, F* row) {
   row[3] = row[3] * inverse_radius;
 }
 
-// dL/d centre in the world from the row's first three sums. Compat's orthogonal cameras multiply component by
-// component with the column sums of the rotation (spec section 7; right only for a signed identity).
+// dL/d centre, world frame, from the row's first three sums. Compat's orthogonal cameras multiply componentwise with
+// the column sums of the rotation (spec section 7; correct only for a signed identity).
 template <bool kExact, bool kOrthogonal>
 LG_INLINE void centre_gradient(const Camera& c, const float* row, float world[3]) {
   if constexpr (kExact) {
@@ -54,7 +54,7 @@ LG_INLINE void cross3(const float a[3], const float b[3], double out[3]) {
   out[2] = static_cast<double>(a[0]) * b[1] - static_cast<double>(a[1]) * b[0];
 }
 
-// Compat, orthogonal: a sphere's part in pixel_x and pixel_y (spec section 7).
+// Compat, orthogonal: adds a sphere's part in pixel_x and pixel_y (spec section 7).
 LG_INLINE void compat_orthogonal_terms(const Camera& c, const float position[3], const float* row, double weight,
                                        double* sums) {
   const double pixel = 2.0 * static_cast<double>(c.half_pixel);
@@ -110,7 +110,7 @@ LG_INLINE void compat_camera_totals(const Camera& c, double contributors, double
   } else {
     for (int k = 0; k < 3; ++k) sums[k] -= sums[3 + k];
   }
-  // Nothing tracked: Pulsar divides 0 by 0; here the gradient is 0.
+  // If nothing was tracked, Pulsar divides 0 by 0; here the gradient is 0.
   const double inverse = contributors > 0.0 ? 1.0 / contributors : 0.0;
   for (int i = 0; i < 12; ++i) sums[i] *= inverse;
 }

@@ -3,8 +3,8 @@
 
 #include "spheres/math/setup.h"
 
-// The functions take a record, one sphere for all pixels of a pack, as an array of floats; or one for each of them, as
-// an array of packs.
+// The functions take a record as an array of floats, one sphere for all pixels of a pack, or as an array of packs, one
+// sphere per pixel.
 LG_BEGIN_ENGINE(spheres)
 
 // Spec 1.1: 2^p with the mantissa replaced by a straight line.
@@ -22,7 +22,7 @@ LG_INLINE F pulsar_log(F x) {
 // Constants of a view.
 struct CompatView {
   float gamma, z_min, inverse_range, range;
-  float pixel;      // Size, for orthogonal cameras.
+  float pixel;      // Pixel size, for orthogonal cameras.
   float log_share;  // L(pad / (1 - pad))
   bool may_stop;    // pad > 0
 };
@@ -39,7 +39,7 @@ LG_INLINE CompatView compat_view(const Camera& c, const Settings& s) {
 template <class F>
 struct CompatRay {
   F x, y, z, w;
-  F inverse_length;  // Perspective: of the unnormalised ray.
+  F inverse_length;  // Perspective: inverse length of the unnormalised ray.
 };
 
 template <class F, bool kOrthogonal>
@@ -160,8 +160,8 @@ struct PairGradient {
   F ray_x, ray_y, ray_z;  // dL/d ray; orthogonal: ray_x = dL/d pixel size / film position terms
 };
 
-// Channel of dL/dw: the image without the sphere is computed by subtracting it. Where it has all the weight this
-// cancels, and at a small gamma the rounding noise is visible in the gradients: therefore channel by channel, as in
+// A channel's part of dL/dw, which subtracts the sphere from the image. If the sphere has all the weight, this cancels,
+// and at a small gamma the rounding noise is visible in the gradients; so it is computed channel by channel, as in
 // Pulsar.
 template <class F>
 LG_INLINE F compat_channel(F upstream, F color, F image, F denominator, F weight, F inverse_rest) {
@@ -182,7 +182,7 @@ LG_INLINE PairGradient<F> compat_pair(const Record& rec, const CompatRay<F>& ray
   const F rest = pixel.denominator - weight;
   const F dw = toward(weight, one / max(rest, feps)) * rest * pixel.inverse_square;
   out.share = weight * pixel.inverse;
-  // (1 - nd) / gamma is the exponent without the opacity's factor; recomputed, for the opacity may be 0.
+  // (1 - nd) / gamma is the exponent without the opacity's factor, recomputed because the opacity may be 0.
   const F bare = (one - (g.depth - F(view.z_min)) * F(view.inverse_range)) / F(view.gamma);
   out.opacity = dw * e_w * g.closeness * (one + a * bare);
   const F keep = select(wide, dw, zero);
@@ -203,7 +203,7 @@ LG_INLINE PairGradient<F> compat_pair(const Record& rec, const CompatRay<F>& ray
     out.ray_y = out.ray_z = zero;
   } else {
     const F cr = g.chord * r;
-    // A ray through the centre has no direction to move away in: the limit of the mean over directions is 0.
+    // A ray through the centre has no preferred direction to move away in: the mean over directions has the limit 0.
     const F per_chord = select(cr > zero, d_closeness * quick_inverse(max(cr, F(1e-37f))), zero);
     const F m = (ray.x * rd.x + ray.y * rd.y) + ray.z * rd.z;
     const F t = F(rec[kT]), inverse_t = F(rec[kInverseT]);

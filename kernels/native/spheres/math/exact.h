@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Pixels whose (chord / r)^2 is about this close to 1 are computed with more than float.
+// Pixels whose (chord / r)^2 is about this close to 1 are computed with more precision than float.
 inline constexpr float kOutline = 0.005f;
 
 struct ExactView {
@@ -38,7 +38,7 @@ LG_INLINE ExactView exact_view(const Camera& c, const Settings& s) {
           c.centre_y};
 }
 
-// (x, y): film pixel. (u, v): where its ray meets the plane z = 1; orthogonal: its film position in scene units.
+// (x, y): film pixel. (u, v): where the pixel's ray meets the plane z = 1; orthogonal: its film position, scene units.
 template <class F>
 struct ExactRay {
   F x, y, u, v;
@@ -84,7 +84,7 @@ LG_INLINE auto exact_hit(const float* rec, const ExactRay<F>& ray, const ExactVi
 }
 
 // 1 - chord / r and (half chord / r)^2 of one pixel, in double; on a device in pairs of floats (cuda/exact_view.cuh).
-// `excess` is (chord / p)^2 - 1, a small number.
+// `excess` is (chord / p)^2 - 1, which is small.
 struct ExactOutline {
   float closeness, half2;
 };
@@ -114,12 +114,12 @@ struct ExactGeometry {
   F half2;      // r^2 - p^2
   F half_root;  // The half chord
   F sagitta;    // t - o
-  F low;        // The exponent's rest; its whole part is the record's.
-  // 1 / root and 1 / half_root, where a pack needs them.
+  F low;        // The exponent's rest; the record has its whole part.
+  // 1 / root and 1 / half_root, if a pack needs them.
   F inverse_root, inverse_half_root;
 };
 
-// The radius of a sphere over its distance, up to which a short series gives exact_excess.
+// The largest ratio of a sphere's radius to its distance for which a short series gives exact_excess.
 inline constexpr float kSlender = 0.17f;
 
 // (chord / p)^2 - 1 of x = (p / t)^2: (1 - w) / (1 + w) with w = sqrt(1 - x). The next term of the series is
@@ -132,7 +132,7 @@ LG_INLINE F exact_excess(F x, bool slender) {
   return x * inverse * inverse;
 }
 
-// Values that float gives before the outline is computed in double: all but half_root and low. `square` as in
+// Computes in float all values but half_root and low, before the outline is computed in double. `square` as in
 // ExactOffset.
 template <class F, bool kOrthogonal>
 LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
@@ -158,7 +158,7 @@ LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   return g;
 }
 
-// The same for many pixels of a sphere, whose constants are computed once, and with 1 / root. The closeness is negative
+// exact_chord for many pixels of a sphere, with constants computed once, and with 1 / root. The closeness is negative
 // where the pixel misses the sphere.
 template <bool kOrthogonal>
 class ExactChords {
@@ -201,8 +201,8 @@ class ExactChords {
   bool slender_;
 };
 
-// 1 / root and 1 / half_root; of a number both from that of their product, which takes fewer registers: not both roots
-// are small.
+// 1 / root and 1 / half_root. A scalar computes both from the inverse of their product, which takes fewer registers;
+// the two roots are never both small.
 template <class F>
 struct InverseRoots {
   F root, half_root;
@@ -216,19 +216,19 @@ LG_INLINE InverseRoots<float> inverse_roots(const ExactGeometry<float>& g) {
   return {g.half_root * both, g.root * both};
 }
 
-// Float is not precise enough at the outline to decide which sphere a pixel shows: the closeness is a small difference
-// there, while the exponent may give it all the weight.
+// At the outline float is not precise enough to decide which sphere a pixel shows: the closeness is a small difference
+// there, while the exponent may give the sphere all the weight.
 template <class F>
 LG_INLINE auto exact_at_outline(const ExactGeometry<F>& g) {
   return g.closeness < F(0.5f * kOutline);
 }
 
-// kInverse: half_root from its inverse, which is needed.
+// Computes half_root and low. kInverse: computes half_root from its inverse, which is needed too.
 template <bool kInverse = false, class F>
 LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
   using namespace exact_record;
-  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
-  // of the radius is below any effect, and keeps the derivative finite.
+  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but more slowly than the closeness. A
+  // lower bound of a millionth of the radius has no visible effect and keeps the derivative finite.
   g.half2 = max(g.half2, F(1e-12f));
   if constexpr (kInverse) {
     g.inverse_half_root = quick_inverse_sqrt(g.half2);
@@ -239,7 +239,7 @@ LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
   g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
 }
 
-// `wanted`: where the result is used; it is finite elsewhere.
+// `wanted`: whether the result is used; if not, it is still finite.
 template <class F, bool kOrthogonal, class View>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, F square,
                                           bool wanted) {
@@ -266,7 +266,7 @@ LG_INLINE F exact_depth(const float* rec, const ExactGeometry<F>& g) {
   return fnma(g.sagitta + g.half_root, F(exact_radius(rec)), F(rec[exact_record::kDistance]));
 }
 
-// Distance at which the sphere begins.
+// The distance at which the sphere begins.
 LG_INLINE float exact_near(const float* rec) { return rec[exact_record::kDistance] - exact_radius(rec); }
 
 LG_END

@@ -9,12 +9,12 @@ LG_BEGIN_ENGINE(spheres)
 
 inline constexpr float kFeps = 1e-6f;
 
-// A record is 16 floats; these are its fields. Colours are there only for 3 channels.
+// The fields of a record of 16 floats. It has colours only for 3 channels.
 namespace compat_record {
 enum { kX, kY, kZ, kT, kR, kInverseR, kMaxSquare, kTinyReach, kNear, kOpacity, kExtraX, kExtraY, kColor };
 enum { kInverseT = 15 };
 }  // namespace compat_record
-// kDistance: along z of an orthogonal camera, else from the eye. kRatio: the radius over it. kSlope: decrease of the
+// kDistance: along z of an orthogonal camera, else from the eye. kRatio: radius / distance. kSlope: decrease of the
 // exponent per radius of depth.
 namespace exact_record {
 enum {
@@ -42,14 +42,14 @@ struct SetupResult {
   bool visible;
   PixelRectangle candidates;  // Pixels that must test the sphere.
   float area;                 // Compat: area of Pulsar's clipped rectangle, pixels.
-  bool wide;                  // Compat: that rectangle is at least 3 x 3.
+  bool wide;                  // Compat: whether that rectangle is at least 3 x 3.
 };
 
 LG_INLINE float dot3(const float a[3], float x, float y, float z) { return (x * a[0] + y * a[1]) + z * a[2]; }
 
-// The largest float s with sqrt(s) rounded to nearest <= reach: the test sqrt(s) <= reach without the square root.
-// sqrt(s) rounds to at most `reach` iff s is below the square of the midpoint to the next float, a number of at most
-// 50 bits and so exact in double.
+// The largest float s with sqrt(s), rounded to nearest, <= reach: replaces the test sqrt(s) <= reach. sqrt(s) rounds to
+// at most `reach` iff s is below the square of the midpoint to the next float, which has at most 50 bits and so is
+// exact in double.
 LG_INLINE float largest_square(float reach) {
   const float next = from_bits(bits(reach) + 1);
   const double middle = (static_cast<double>(reach) + static_cast<double>(next)) * 0.5;
@@ -62,8 +62,8 @@ struct Interval {
   float low, high;
 };
 
-// Interval between the tangents to a sphere in the film along one axis (spec section 4): `lateral` is the centre's
-// offset along it, `sign` -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
+// The interval between the tangents to a sphere on the film along one axis (spec section 4): `lateral` is the centre's
+// offset along the axis, `sign` is -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
 LG_INLINE Interval compat_limits(float lateral, float depth, float radius, float focal, float scale, float axis,
                                  float sign) {
   const float distance = max(sqrt(lateral * lateral + depth * depth), kFeps);
@@ -77,7 +77,7 @@ LG_INLINE Interval compat_limits(float lateral, float depth, float radius, float
   return {min(a, b), max(a, b)};
 }
 
-// Spec section 4. With `orthogonal` a compile-time constant at the caller.
+// Spec section 4. `orthogonal` is a compile-time constant at the caller.
 LG_INLINE SetupResult compat_setup(const Camera& c, bool orthogonal, float px, float py, float pz, float radius,
                                    float opacity) {
   using namespace compat_record;
@@ -98,7 +98,7 @@ LG_INLINE SetupResult compat_setup(const Camera& c, bool orthogonal, float px, f
   }
   const float left = static_cast<float>(c.border_x), right = static_cast<float>(c.border_x + c.width);
   const float top = static_cast<float>(c.border_y), bottom = static_cast<float>(c.border_y + c.height);
-  // Comparisons written so that a NaN drops the sphere.
+  // The comparisons drop the sphere if a value is NaN.
   bool visible = (near >= c.z_min) & (near <= c.z_max) & (dot3(c.forward, nx, ny, nz) >= kFeps);
   visible &= (x.high > left) & (x.low < right - 0.5f) & (y.high > top) & (y.low <= bottom - 0.5f);
 
@@ -154,7 +154,7 @@ struct Interval64 {
   double low, high;
 };
 
-// Selects without a branch, which would keep the loop over the spheres from becoming SIMD.
+// Selects without a branch, which would prevent vectorisation of the loop over the spheres.
 LG_INLINE double select64(bool mask, double a, double b) {
   int64_t x, y;
   memcpy(&x, &a, sizeof(x));
@@ -164,7 +164,7 @@ LG_INLINE double select64(bool mask, double a, double b) {
   return a;
 }
 
-// Extent of a sphere's outline on the plane z = 1 along one axis: tan(angle -+ half angle) in closed form. Where a
+// The extent of a sphere's outline on the plane z = 1 along one axis: tan(angle -+ half angle) in closed form. If a
 // tangent does not meet the plane in front of the eye, the extent is unbounded on that side.
 LG_INLINE Interval64 exact_limits(double lateral, double depth, double radius) {
   constexpr double kFar = 1e30;
@@ -185,8 +185,8 @@ LG_INLINE void pixel_range(double low, double high, int size, int* first, int* e
   *end = b < 0.0 ? 0 : static_cast<int>(__builtin_floor(b < limit - 1.0 ? b : limit - 1.0)) + 1;
 }
 
-// The exact engine's geometry: the projected centre in pixels as whole part and rest, so that the offset to a pixel
-// is free of cancellation; and the exponent (1 - nd) / gamma at the centre's distance, likewise.
+// The exact engine's geometry: the projected centre in pixels, and the exponent (1 - nd) / gamma at the centre's
+// distance, each as whole part and rest, so that differences are free of cancellation.
 LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool orthogonal, float px, float py, float pz,
                                   float radius, float opacity) {
   using namespace exact_record;
@@ -227,7 +227,7 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   const double high = __builtin_floor(exponent + 0.5);
   // Hit iff the chord is shorter than the radius: t - sqrt(t^2 - p^2) < r^2 / (2 t) for the perpendicular distance p.
   // (p / r)^2 is the scale times the square of the offset across the ray, in pixels (exact.h). The limit is a
-  // little too wide for what float may lose; the closeness decides.
+  // little wider than float's rounding error requires; the closeness decides.
   const double pixels = r * c.scale_x, ratio = r / distance;
   const double scale = (orthogonal ? 1.0 : qz * qz) / (pixels * pixels);
   const double limit = (orthogonal ? 1.0 : 1.0 - 0.25 * ratio * ratio) * (1.0 + 2e-6);

@@ -1,12 +1,12 @@
 // Computes gradients of colours, or of spherical harmonics and their direction, from the sums over pixels on the
-// device, where the kernels of project_backward.cu do not.
+// device, unless the kernels of project_backward.cu do.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/colors/gradients.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
 
-// Gradients of colours that are given for each view.
+// Writes the gradients of colours that are given per view.
 __global__ void __launch_bounds__(kGaussianThreads)
     view_colors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                        const __grid_constant__ CudaRows rows, float* to) {
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   for (int c = 0; c < channels; ++c) to[int64_t{from.item} * channels + c] = from.receives ? from.feature(c) : 0.0f;
 }
 
-// Gradients of colours that all views share.
+// Writes the gradients of colours that all views share.
 __global__ void __launch_bounds__(kGaussianThreads)
     scene_colors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                         const __grid_constant__ CudaRows rows, float* to) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
                      double* block_sums) {
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0;
-  // Lanes without a Gaussian compute values that nothing uses.
+  // Lanes without a Gaussian compute unused values.
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
   Row row(call, index, present, to_sh);

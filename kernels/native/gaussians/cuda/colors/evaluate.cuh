@@ -1,18 +1,18 @@
-// The colours of records from spherical harmonics in the direction from the camera.
+// The colours of records: spherical harmonics evaluated in the direction from the camera.
 #pragma once
 
 #include "gaussians/cuda/colors/rows.cuh"
 
 namespace lumigrad::gaussians {
 
-// The direction from which a view's camera sees a Gaussian.
+// The direction in which a view's camera sees a Gaussian.
 __device__ inline Triple<float> direction_of(const CudaCall& call, const GaussianPlace& place, int64_t index) {
   const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
   return direction_to(pose, mean_of(call.scene, index)).d;
 }
 
-// Writes the colours of a warp's Gaussians from spherical harmonics whose rows it fetches together. The whole warp must
-// call it; lanes that are not drawn write none.
+// Writes the colours of a warp's Gaussians from spherical harmonics, whose rows the warp fetches together. The whole
+// warp must call it; lanes that are not drawn write nothing.
 template <int kDegree>
 __device__ inline void write_colors(const CudaCall& call, const CudaRecords& to, const GaussianPlace& place,
                                     const Placed& placed) {

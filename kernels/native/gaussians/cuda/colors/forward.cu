@@ -1,4 +1,4 @@
-// Writes the colours of records where the kernels of project.cu do not: the scene's colours, or spherical harmonics.
+// Writes the colours of records, unless the kernels of project.cu do: the scene's colours, or spherical harmonics.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/colors/evaluate.cuh"
 #include "gaussians/cuda/stages.h"
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   }
 }
 
-// The same with coefficients that warps fetch together.
+// Writes colours from coefficients that warps fetch together.
 template <int kDegree>
 __global__ void __launch_bounds__(kGaussianThreads)
     staged_harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {

@@ -1,4 +1,4 @@
-// Gradients of spherical harmonics, and through the direction in which they are evaluated those of means.
+// Gradients of spherical harmonics, and of means through the direction in which the harmonics are evaluated.
 #pragma once
 
 #include "gaussians/cuda/colors/rows.cuh"
@@ -29,11 +29,11 @@ __device__ inline void write_factors(const SeenGaussian& seen, float* to) {
   for (int c = 0; c < kStagedChannels; ++c) to[3 + c] = seen.receives ? seen.gradient(c) : 0.0f;
 }
 
-// The gradients of a lane's coefficients, which it accesses on its own.
+// The gradients of a lane's coefficients, which the lane accesses on its own.
 struct OwnRow {
   const float* sh;
   float* to;
-  int channels, width, used;  // `used` of all coefficients have an effect.
+  int channels, width, used;  // `used`: the number of coefficients that have an effect.
   bool present, written = false;
 
   __device__ OwnRow(const CudaCall& call, int64_t index, bool is_present, float* to_sh)
@@ -45,7 +45,7 @@ struct OwnRow {
     to = to_sh == nullptr ? nullptr : to_sh + index * width;
   }
 
-  // The terms of one view: writes or adds those of the coefficients' gradients, and returns that of the mean's.
+  // Writes or adds one view's terms of the coefficients' gradients, and returns its term of the mean's gradient.
   __device__ Triple<float> add_view(const SeenGaussian& seen) {
     if (!seen.receives) return {};
     const Harmonics<kMaxDegree> harmonics(seen.direction.d);
@@ -74,7 +74,7 @@ struct OwnRow {
   }
 };
 
-// The same, of rows that the warp fetches and writes together.
+// The gradients of a lane's coefficients, in rows that the warp fetches and writes together.
 template <int kDegree>
 struct SharedRow {
   StagedRows<kDegree>& rows;
@@ -109,7 +109,7 @@ struct SharedRow {
   }
 
  private:
-  // Replaces the lane's coefficients by their gradients, and returns that of the direction.
+  // Replaces the lane's coefficients by their gradients, and returns the direction's gradient.
   __device__ Triple<float> replace_by_gradient(const SeenGaussian& seen) {
     float v[kStagedChannels], along[kHarmonics<kDegree>] = {};
 #pragma unroll

@@ -1,6 +1,6 @@
-// The coefficients of spherical harmonics of a warp's Gaussians, in shared memory. In the device's memory the rows of
-// two lanes lie 192 bytes apart: lanes that each walk their own row access 32 places at a time. Instead the warp moves
-// its rows together, four lanes 64 bytes of a row, and each lane then accesses its row in shared memory.
+// The coefficients of spherical harmonics of a warp's Gaussians, in shared memory. In device memory the rows of two
+// lanes lie 192 bytes apart, so that lanes that each walk their own row access 32 places at a time. Instead the warp
+// moves its rows together, four lanes for 64 bytes of a row, and each lane then accesses its row in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace lumigrad::gaussians {
 
 inline constexpr int kStagedChannels = 3;
 
-// Whether rows can be moved so: whether they are whole quads of floats, and aligned. Otherwise each lane accesses its
-// own row.
+// Whether rows can be moved in this way: whether they are whole quads of floats, and aligned. If not, each lane
+// accesses its own row.
 inline bool can_stage(const Scene& scene, const float* gradients) {
   const auto aligned = [](const float* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(float4) == 0; };
   return scene.channels == kStagedChannels && scene.coefficients % 4 == 0 && aligned(scene.sh) && aligned(gradients);
 }
 
-// The next degree needs 25 coefficients, which are no whole quads.
+// The next degree has 25 coefficients, which are not whole quads.
 inline constexpr int kMaxStagedDegree = 3;
 
 // Calls run(std::integral_constant<int, degree>()), unless the degree is higher.
@@ -31,7 +31,7 @@ void with_staged_degree(int degree, const Run& run) {
   if (degree == 3) run(std::integral_constant<int, 3>());
 }
 
-// Rows of a warp: that of the first lane, and behind it those of the other lanes.
+// The rows of a warp: the first lane's row, followed by the rows of the other lanes.
 template <class Quad>
 struct WarpRows {
   Quad* first;
@@ -44,8 +44,8 @@ struct WarpRows {
   }
 };
 
-// The front of the rows of a warp, as far as a degree needs it. The warp calls load, store and clear_behind together,
-// with lanes as bits.
+// The part of a warp's rows that a degree needs, from the front. The whole warp must call load, store and clear_behind
+// together, with lanes as bits.
 template <int kDegree>
 class StagedRows {
  public:
@@ -71,7 +71,7 @@ class StagedRows {
     __syncwarp();
   }
 
-  // Writes the rows of `lanes`; adds to those of `added`.
+  // Writes the rows of `lanes`; adds to the rows of `added`.
   __device__ void store(const WarpRows<float4>& to, unsigned lanes, unsigned added) {
     __syncwarp();
 #pragma unroll 2
@@ -91,7 +91,7 @@ class StagedRows {
     __syncwarp();
   }
 
-  // Sets what follows the front of the rows of `lanes` to 0.
+  // Sets the rest of the rows of `lanes` to 0.
   __device__ static void clear_behind(const WarpRows<float4>& to, unsigned lanes) {
     for (int step = 0; kQuads < to.width && step < kAcross; ++step) {
       if (!has_lane(lanes, row_of(step))) continue;
@@ -114,7 +114,7 @@ class StagedRows {
     }
   }
 
-  // Sets each value of a row to value(coefficient, channel), and what fills its last quad to 0.
+  // Sets each value of a row to value(coefficient, channel), and the padding of its last quad to 0.
   template <class Value>
   __device__ void fill(int row, const Value& value) {
 #pragma unroll
@@ -133,13 +133,13 @@ class StagedRows {
   static constexpr int kQuads = (kFloats + 3) / 4;
   // Odd, so that eight lanes access the same quad of their rows in different banks.
   static constexpr int kStride = kQuads | 1;
-  // Lanes that move a row, and the quads that each of them moves.
+  // The number of lanes that move a row, and of quads that each lane moves.
   static constexpr int kAcross = 4;
   static constexpr int kEach = (kQuads + kAcross - 1) / kAcross;
 
   __device__ static bool has_lane(unsigned lanes, int lane) { return (lanes >> lane & 1u) != 0; }
   __device__ static int row_of(int step) { return step * (kWarp / kAcross) + lane_index() / kAcross; }
-  // The lane's quad number i of a row; beyond the front from kQuads on.
+  // The number of the lane's i-th quad of a row; from kQuads on it is beyond the front.
   __device__ static int column(int i) { return lane_index() % kAcross + i * kAcross; }
 
   __device__ float4& quad(int row, int i) { return quads_[row * kStride + i]; }
@@ -147,7 +147,7 @@ class StagedRows {
   SharedArray<float4, kWarp * kStride> quads_;
 };
 
-// Rows of the calling warp.
+// The rows of the calling warp.
 template <int kDegree>
 __device__ inline StagedRows<kDegree>& staged_rows() {
   __shared__ StagedRows<kDegree> of_warps[kGaussianWarps];

@@ -1,4 +1,4 @@
-// Gradients of lenses and motions, or of rays that were given, from the gradients of the rays.
+// Gradients of lenses and motions, or of given rays, from the gradients of the rays.
 #include <type_traits>
 
 #include "common/cuda/launch.h"
@@ -11,7 +11,7 @@ namespace lumigrad::gaussians {
 namespace {
 
 constexpr int kThreads = 128;
-// The parts into which a view's tiles are split; each has a block of threads.
+// The number of parts of a view's tiles, with a block of threads each.
 constexpr int kParts = 256;
 
 __device__ inline RayGradient<double> widened(const Ray& ray) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int thread = static_cast<int>(threadIdx.x); thread < kTilePixels; thread += kThreads) {
       const Ray ray = load_ray(rays, tile, thread);
       if (!ray.exists()) continue;
-      // Threads are placed as tile_pixel places them.
+      // The assignment of threads to pixels is that of tile_pixel.
       constexpr int kAcross = kDeviceTile / kWarpWidth;
       const int warp = thread / kWarp, lane = thread % kWarp;
       const int x = static_cast<int>(t % lists.tiles_x) * kDeviceTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sums over the parts of a view, in their order: a thread per sum.
+// Sums over the parts of a view, in order, with a thread per sum.
 __global__ void ray_totals_kernel(const double* partial, double* sensors, double* inverse_windshield) {
   const int field = static_cast<int>(threadIdx.x);
   const auto view = static_cast<int64_t>(blockIdx.x);

@@ -1,4 +1,4 @@
-// Blends the Gaussians of each tile along the rays of its pixels: a thread per pixel, nearest first (sensors spec
+// Blends the Gaussians of each tile along the rays of its pixels, with a thread per pixel, nearest first (sensors spec
 // section 3).
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/drawing.cuh"
@@ -8,7 +8,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums that do not come from the Gaussian alone.
+// Sums that depend on more than the Gaussian.
 struct Geometry {
   float distance = 0.0f;
   Triple<float> normal{};
@@ -40,7 +40,7 @@ __device__ inline void write_geometry(const Sensor& s, const Features& features,
     }
   }
   if (!features.normals) return;
-  // From the frame of the camera at the start to the world.
+  // Turns from the frame of the camera at the start to the world.
   for (int k = 0; k < 3; ++k) {
     const auto r = [&](int row) { return static_cast<float>(s.rotation[3 * row + k]); };
     const Triple<float>& n = geometry.normal;

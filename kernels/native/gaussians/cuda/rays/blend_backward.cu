@@ -8,8 +8,8 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// The upstream gradients of the distance and of the normal, in the frame of the camera at the start. Adds that of the
-// final transmittance to `pixel`.
+// The upstream gradients of the distance and of the normal, in the frame of the camera at the start. Adds the gradient
+// of the final transmittance to `pixel`.
 struct GeometryUpstream {
   float distance = 0.0f;
   Triple<float> normal{};
@@ -33,7 +33,7 @@ struct GeometryUpstream {
   }
 };
 
-// The constants of a block, and those of a thread's pixel.
+// The constants of a block and of a thread's pixel.
 template <bool kMotion>
 struct Tile {
   const CudaRecords& records;
@@ -42,12 +42,12 @@ struct Tile {
   GaussianBatch& batch;
   RowSums<kRayFields, kRayFeatures>& sums;
   WarpBeams& beams;
-  bool dropping;  // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
-  int last;       // The pixel visits the positions in the list below this one.
+  bool dropping;  // gsplat: whether distances, normals and rays have no gradient where alpha is clamped.
+  int last;       // The pixel visits the list positions below this one.
   int first;      // The round's first feature.
 };
 
-// What a pass computes: rows of Gaussians, also the gradients of rays, or in place of both the sums for moving slices.
+// The results of a pass: rows of Gaussians, rows and gradients of rays, or only the sums for moving slices.
 enum class Target { rows, rays, slices };
 
 // The sums of a pixel for a moving slice.
@@ -69,7 +69,7 @@ __device__ inline bool visit(const Tile<kMotion>& tile, int i, const GeometryUps
 #pragma unroll
   for (int c = 0; c < kRayFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   RayPull<float> pull{};
-  // The first round has what does not come from features.
+  // The first round includes the terms that do not depend on features.
   if (kGeometry && tile.first == 0) {
     pull.v_hit = up.distance;
     Triple<float> v_normal = up.normal;
@@ -98,7 +98,7 @@ __device__ inline bool visit(const Tile<kMotion>& tile, int i, const GeometryUps
   return true;
 }
 
-// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
+// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch from number `begin` on, the farthest
 // first.
 template <bool kGeometry, Target kTarget, bool kMotion>
 __device__ inline void visit_group(const Tile<kMotion>& tile, int begin, int count, const GeometryUpstream& up,
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
   const PixelPlace at(call, place);
   const RayPixel<kMotion> seen(call, place, rays);
   const Limits limits(call.settings);
-  // Threads outside the image read its first pixel and visit no Gaussian.
+  // Threads outside the image read the first pixel's values and visit no Gaussian.
   PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   const GeometryUpstream geometry(call.scene.sensors[place.view], up);
   beams.put(warp_beam(seen.ray, seen.time));
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
         add_to_rows(call, records.places, rows, list, batch, sums, tile.first, begin, count);
         __syncthreads();
       }
-      // Needed even if nothing was fetched: the next batch overwrites this one.
+      // Needed even if nothing was fetched, since the next batch overwrites this one.
       __syncthreads();
     }
   }

@@ -1,4 +1,4 @@
-// Makes the rays of the pixels and their beams, a block for each tile, and the records of Gaussians along rays.
+// Computes the rays of the pixels and their beams, with a block for each tile, and the records of Gaussians along rays.
 #include <type_traits>
 
 #include "common/cuda/tile_lists.cuh"
@@ -9,7 +9,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Returns to every thread of the block.
+// Combines the values of all threads of the block; returns the result to every thread.
 template <class Combine>
 __device__ inline float over_block(float value, const Combine& combine) {
   __shared__ SharedArray<float, kTileWarps> partial;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kTilePixels)
   store_tile(ray, pixel_time(call, place), rays, beams);
 }
 
-// The beams of windows of 4 x 4 of what `columns` x `rows` others hold, a thread for each of all views.
+// Joins the grids of `columns` x `rows` beams of all views into beams of windows of 4 x 4, with a thread per window.
 __global__ void join_kernel(int views, int columns, int rows, const float* beams, float* to) {
   const int across = (columns + kWindowSize - 1) >> kWindowBits, down = (rows + kWindowSize - 1) >> kWindowBits;
   const auto number = static_cast<int64_t>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -89,7 +89,7 @@ __global__ void join_kernel(int views, int columns, int rows, const float* beams
   store_beam(joined(parts, count), number, to);
 }
 
-// A rectangle that grows; in tiles.
+// A growing rectangle of tiles.
 struct Bounds {
   int x0, x1, y0, y1;
   __device__ void add(int x, int y) {
@@ -121,7 +121,7 @@ __device__ inline PixelRange reached_windows(const CudaCall& call, const CudaBea
           ::min(b.y1 * kDeviceTile, call.height)};
 }
 
-// Mask of the tiles that it may reach, if they are few enough for one.
+// The mask of the tiles that a Gaussian may reach, if they are few enough for a mask.
 __device__ inline unsigned long long reached_tiles(const TileLists& lists, const CudaBeams& beams, int view,
                                                    const RayTiles& tiles, const SliceMotion<float>* motion,
                                                    const RayBounds<float>& g) {
@@ -134,13 +134,13 @@ __device__ inline unsigned long long reached_tiles(const TileLists& lists, const
   return mask;
 }
 
-// The pixels that a Gaussian may reach, and of few tiles which of these (see RayReach).
+// The pixels that a Gaussian may reach and, if they span few tiles, the mask of its tiles (see RayReach).
 struct RayRange {
   PixelRange range{};
   unsigned long long mask = 0;
 };
 
-// Replaces the record of an ellipse that reaches pixels by that along rays, but for its range.
+// Replaces the record of an ellipse that reaches pixels by its record along rays, except for its range.
 __device__ inline RayRange replace_record(const CudaCall& call, const TileLists& lists, const CudaBeams& beams,
                                           const GaussianPlace& place, float4* quarters) {
   const int view = place.outer;
@@ -170,7 +170,7 @@ __device__ inline RayRange replace_record(const CudaCall& call, const TileLists&
   return found;
 }
 
-// Replaces the records of ellipses by those along rays.
+// Replaces the records of ellipses by records along rays.
 __global__ void __launch_bounds__(kGaussianThreads)
     ray_records_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists,
                        const __grid_constant__ ProjectTarget to, const __grid_constant__ CudaBeams beams,

@@ -1,4 +1,4 @@
-// The rays of the pixels on the device, and beams that hold those of warps and tiles.
+// The rays of the pixels on the device, and beams that hold the rays of warps and tiles.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"
@@ -7,8 +7,8 @@
 
 namespace lumigrad::gaussians {
 
-// The ray of a pixel in the frame of the camera at the start; its direction has a length of 1, or is 0 where there is
-// no ray.
+// The ray of a pixel in the frame of the camera at the start; its direction has length 1, or is 0 where there is no
+// ray.
 struct Ray {
   Triple<float> direction, origin;
 
@@ -31,7 +31,7 @@ __device__ inline void store_ray(const Ray& ray, int tile, int thread, float* ra
   for (int k = 0; k < kRayFloats; ++k) at[k * kTilePixels] = values[k];
 }
 
-// Beams of the tiles of a view, of windows of these and of groups of windows: [V, n, kBeamFields].
+// Beams of the tiles of a view, of windows of tiles and of groups of windows: [V, n, kBeamFields].
 struct CudaBeams {
   int windows_x, windows_y, groups_x, groups_y;
   float *tiles, *windows, *groups;
@@ -49,7 +49,7 @@ __device__ inline void store_beam(const Beam<F>& b, int64_t number, float* beams
   for (int k = 0; k < kBeamFields; ++k) beams[number * kBeamFields + k] = static_cast<float>(values[k]);
 }
 
-// When a pixel is exposed.
+// The time at which a pixel is exposed.
 __device__ inline float pixel_time(const CudaCall& call, const TilePixel& place) {
   const Sensor& sensor = call.scene.sensors[place.view];
   if (!is_rolling(sensor)) return 0.0f;
@@ -71,8 +71,8 @@ __device__ inline bool reaches(const Beam<float>& beam, const SliceMotion<float>
   return motion == nullptr ? reaches(beam, g) : reaches(unmoved(*motion, beam), g);
 }
 
-// The beam of the rays of several threads and their times, which call it together: sum(value) and largest(value) return
-// those of all of them to each.
+// The beam of the rays and times of several threads, which must call it together: sum(value) and largest(value) return
+// the result over all of them to each thread.
 template <class Sum, class Largest>
 __device__ inline Beam<float> beam_of(const Ray& ray, float time, const Sum& sum, const Largest& largest) {
   const Triple<float>& d = ray.direction;
@@ -93,7 +93,7 @@ __device__ inline Beam<float> beam_of(const Ray& ray, float time, const Sum& sum
   return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius, begin, end};
 }
 
-// Beams of the warps of a block.
+// The beams of the warps of a block.
 struct WarpBeams {
   SharedArray<float, kTileWarps * kBeamFields> fields;
 
@@ -112,7 +112,7 @@ struct WarpBeams {
   }
 };
 
-// Beam of the calling warp.
+// Computes the beam of the calling warp.
 __device__ inline Beam<float> warp_beam(const Ray& ray, float time) {
   const auto largest = [](float value) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -123,8 +123,8 @@ __device__ inline Beam<float> warp_beam(const Ray& ray, float time) {
   return beam_of(ray, time, [](float value) { return warp_sum(value); }, largest);
 }
 
-// The tiles of a rectangle of pixels. Of up to kMaskTiles, those that a Gaussian reaches are known, as bits, row by
-// row.
+// The tiles of a rectangle of pixels. For up to kMaskTiles tiles, a mask has a bit for each tile that a Gaussian
+// reaches, row by row.
 struct RayTiles {
   static constexpr int kMaskTiles = 64;
   int x, y, columns, rows;
@@ -141,7 +141,7 @@ struct RayTiles {
 struct RayReach {
   CudaRecords records;
   const unsigned long long* masks;  // [places] see RayTiles
-  unsigned each;                    // Gaussians of a scene.
+  unsigned each;                    // The number of Gaussians of a scene.
 
   struct Tiles {
     RayTiles rectangle;
@@ -168,8 +168,8 @@ struct RayReach {
   __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }
 };
 
-// Bits of the Gaussians, among the 32 of a batch from `begin` on, that may reach the warp's pixels. The whole warp
-// calls it, with one of its pixels.
+// Which of the 32 Gaussians of a batch from `begin` on may reach the warp's pixels, as bits. The whole warp must call
+// it, each lane with its pixel.
 template <class Pixel, class Batch>
 __device__ inline unsigned reaching(const Pixel& pixel, Batch& batch, int begin, int count, const Beam<float>& beam,
                                     float log2_alpha_min) {

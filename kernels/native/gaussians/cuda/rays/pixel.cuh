@@ -6,17 +6,17 @@
 
 namespace lumigrad::gaussians {
 
-// Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
+// The features that a pixel keeps in registers; if there are more, the tile goes through its list once per chunk.
 inline constexpr int kRayFeatures = 4;
 
-// View of a thread. Slices move only if `kMotion`.
+// The view of a thread. Slices move only if `kMotion`.
 template <bool kMotion>
 struct RayPixel {
   const CudaCall& call;
   Ray ray;
   int view, x, y;
   float time;
-  bool rectangles;  // See Settings; those of lidars cut nothing.
+  bool rectangles;  // See Settings; false for lidars.
 
   __device__ RayPixel(const CudaCall& of, const TilePixel& place, const float* rays)
       : call(of),
@@ -27,12 +27,12 @@ struct RayPixel {
         time(kMotion ? pixel_time(of, place) : 0.0f),
         rectangles(of.settings.rectangles != 0 && of.scene.sensors[place.view].lens != SensorLens::lidar) {}
 
-  // Motion of a Gaussian's slice; null if it does not move.
+  // The motion of a Gaussian's slice; null if it does not move.
   __device__ const SliceMotion<float>* motion(const float* record) const {
     if constexpr (!kMotion) return nullptr;
     return motion_of(call, view, record[ray_record::kMotion]);
   }
-  // Ray as such a Gaussian sees it.
+  // The ray as a Gaussian of a slice with this motion sees it.
   __device__ UnitRay<float> seen(const SliceMotion<float>* motion) const {
     if (motion == nullptr) return {ray.origin, ray.direction};
     return unmoved(*motion, time, ray.origin, ray.direction);
@@ -58,7 +58,7 @@ struct RayHit {
   }
 };
 
-// The third axis of a Gaussian, turned against the ray; as a moving slice has it at the start.
+// The third axis of a Gaussian, turned against the ray; in a moving slice, the axis at the start.
 __device__ inline Triple<float> normal_of(const float* record, const RayHit& hit) {
   return scaled(third_axis(record), hit.ray.direction.z > 0.0f ? -1.0f : 1.0f);
 }

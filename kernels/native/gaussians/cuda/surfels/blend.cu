@@ -1,4 +1,4 @@
-// Blends the surfels of each tile: a thread per pixel, nearest first (sensors spec section 7).
+// Blends the surfels of each tile, with a thread per pixel, nearest first (sensors spec section 7).
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/drawing.cuh"
 #include "gaussians/cuda/surfels/pixel.cuh"
@@ -7,10 +7,10 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// What follows from the depths of a pixel.
+// Sums over the depths of a pixel.
 struct PixelDepths {
   DepthSums<float> sums{};
-  int median = 0;  // One past the position in the list of the Gaussian with the median depth; 0: none.
+  int median = 0;  // One past the list position of the Gaussian with the median depth, or 0.
 };
 
 template <int kFeatures, bool kDepths>

@@ -13,12 +13,12 @@ using SurfelPixelUpstream = PixelUpstreamOf<true>;
 
 static_assert(surfel_row::kUsed <= kMoreDepth && kMoreDepth < kSurfelFields);
 
-// The upstream gradients of what follows from a pixel's depths, and their sums over the surfels in front of the one
-// visited last.
+// The upstream gradients of the images that follow from a pixel's depths, and sums of depths over the surfels in front
+// of the last visited one.
 struct DepthsUpstream {
   float v_median = 0.0f, v_distortion = 0.0f;
   float alpha = 0.0f, depth = 0.0f, in_front = 0.0f;
-  int median = -1;  // Its position in the list.
+  int median = -1;  // The list position of the median surfel.
 
   __device__ DepthsUpstream(const SurfelPixelUpstream& pixel, const int* medians) {
     const Upstream& up = pixel.up;
@@ -31,7 +31,7 @@ struct DepthsUpstream {
   }
 };
 
-// The constants of a block, and those of a thread's pixel.
+// The constants of a block and of a thread's pixel.
 template <int kFeatures>
 struct Tile {
   const CudaRecords& records;
@@ -42,16 +42,16 @@ struct Tile {
   const SurfelPixelUpstream& upstream;
   GaussianBatch& batch;
   RowSums<kSurfelFields, kFeatures>& sums;
-  int last;   // The pixel visits the positions in the list below this one.
+  int last;   // The pixel visits the list positions below this one.
   int first;  // The round's first feature.
 
   __device__ bool needs_whole() const { return rows.needs_abs && first == 0 && records.features.total() > kFeatures; }
 };
 
-// Adds the gradient of a surfel's weight that leads through depths to `toward`; returns that of its depth.
+// Adds the gradient of a surfel's weight through depths to `toward`; returns the gradient of its depth.
 __device__ inline float visit_depths(float z, float full, float alpha_max, int position, float transmittance,
                                      DepthsUpstream& up, float& toward) {
-  // As visit_backward.
+  // As in visit_backward.
   const float alpha = min(full, alpha_max), before = transmittance * quick_inverse(1.0f - alpha);
   const float weight = alpha * before;
   up.in_front = fma(-weight, z, up.in_front);
@@ -73,7 +73,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, DepthsUpstream&
   for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   const float full = exp2_bounded(hit.at.power), alpha_max = tile.limits.alpha_max;
   const float* all = tile.records.features_of(tile.batch.item(i));
-  // The first round has what does not come from features.
+  // The first round includes the terms that do not depend on features.
   if (kDepths && tile.first == 0) {
     more_depth = visit_depths(all[tile.records.features.colors], full, alpha_max, tile.batch.place(i),
                               pixel.state.transmittance, up, toward);
@@ -93,7 +93,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, DepthsUpstream&
   return true;
 }
 
-// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
+// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch from number `begin` on, the farthest
 // first.
 template <int kFeatures, bool kDepths>
 __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, DepthsUpstream& up,
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const Limits limits(call.settings);
-  // Threads outside the image read its first pixel and visit no Gaussian.
+  // Threads outside the image read the first pixel's values and visit no Gaussian.
   const SurfelPixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   const DepthsUpstream of_depths(up, medians);
   Tile<kFeatures> tile{records, rows, limits, at, place, up, batch, sums, place.on_film ? lasts[at.index] : 0, 0};
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
         add_to_rows(call, records.places, rows, list, batch, sums, tile.first, begin, count);
         __syncthreads();
       }
-      // Needed even if nothing was fetched: the next batch overwrites this one.
+      // Needed even if nothing was fetched, since the next batch overwrites this one.
       __syncthreads();
     }
   }

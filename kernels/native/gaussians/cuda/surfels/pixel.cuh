@@ -6,7 +6,7 @@
 
 namespace lumigrad::gaussians {
 
-// Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
+// The features that a pixel keeps in registers; if there are more, the tile goes through its list once per chunk.
 inline constexpr int kFewSurfelFeatures = 4, kManySurfelFeatures = 8;
 
 struct SurfelHit {
@@ -19,7 +19,7 @@ struct SurfelHit {
   }
 };
 
-// Bits of the surfels, among the 32 from `begin` on, that may reach the warp's pixels. The whole warp must call it.
+// Which of the 32 surfels from `begin` on may reach the warp's pixels, as bits. The whole warp must call it.
 __device__ inline unsigned reaching(GaussianBatch& batch, int begin, int count, const TilePixel& place) {
   const int lane = lane_index(), i = begin + lane;
   bool reached = false;

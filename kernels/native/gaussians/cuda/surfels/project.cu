@@ -1,4 +1,4 @@
-// Computes records of surfels on the device: a thread for each view and Gaussian.
+// Computes the records of surfels on the device, with a thread for each view and Gaussian.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/projected.cuh"
 #include "gaussians/cuda/reach.cuh"

@@ -1,5 +1,5 @@
-// Computes the gradients of surfels, and the sums for those of poses and intrinsics, on the device. A thread for each
-// scene and Gaussian processes all views of the scene.
+// Computes the gradients of surfels, and the sums for the gradients of poses and intrinsics, on the device. A thread
+// for each scene and Gaussian processes all views of the scene.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/receivers.cuh"
 #include "gaussians/cuda/surfels/stages.h"
@@ -8,7 +8,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// The gradient of the normal, in the world.
+// The gradient of the normal, world frame.
 __device__ inline Triple<float> normal_sums(const Receiver& from, const Features& features) {
   if (!features.normals) return {0.0f, 0.0f, 0.0f};
   const int first = features.colors + features.depth;
@@ -23,7 +23,7 @@ __device__ inline Triple<float> into_slice(const SlicePose& slice, const Triple<
   return {column(0), column(1), column(2)};
 }
 
-// Sums, in place of Inria's projection, of the gradient through the normal to the slice's rotation.
+// Sets the sums of the gradient through the normal to the slice's rotation, in place of Inria's projection.
 __device__ inline void fill_normal_sums(const Triple<float>& v, const Triple<float>& normal,
                                         float (&to)[block_sum::kFields]) {
   const Matrix<float> m = outer(v, normal);

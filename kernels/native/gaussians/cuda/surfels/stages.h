@@ -6,19 +6,19 @@
 
 namespace lumigrad::gaussians {
 
-// The first quarters of a record of an ellipse: all but its features.
+// The first quarters of an ellipse's record, without its features.
 inline constexpr int kEllipseQuarters = record::kFeatures / 4;
 
 // Position of ProjectedSurfel::tilt in a record, in place of features.
 inline constexpr int kTilt = surfel_record::kFeatures;
-// The field of a row for the depth's gradient that does not come from its being a feature.
+// The field of a row for the depth's gradient, besides its gradient as a feature.
 inline constexpr int kMoreDepth = 14;
 
-// Projects as cuda_project does; `ellipses` [places, kEllipseQuarters] receives ellipses that hold the pixels that
-// surfels may reach, in the second pass.
+// Projects like cuda_project. In the second pass, `ellipses` [places, kEllipseQuarters] receives ellipses that hold the
+// pixels that surfels may reach.
 void cuda_project_surfels(const CudaCall& call, const ProjectTarget& to, float4* ellipses, cudaStream_t stream);
-// Draws as cuda_draw does; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that
-// is.
+// Renders like cuda_draw. If there is a median depth, `medians` receives one past the list position of its Gaussian, or
+// 0.
 void cuda_draw_surfels(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
                        int* lasts, int* medians, cudaStream_t stream);
 void cuda_blend_surfels_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,

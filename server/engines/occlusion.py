@@ -77,7 +77,7 @@ class ScreenBoxes:
         self.near: Floats = depths.min(axis=1) - _ROUNDING * largest
         self.nearest_backdrop = settings.near + _ROUNDING * largest
         self._size = camera.width, camera.height
-        self._tiles = self._covered(points, camera, settings)
+        self._tiles = self._tiles_of(points, camera, settings)
 
     def meet(self, tiles: Flags) -> Flags:
         """Return whether a Gaussian in each box may contribute to any of the `tiles` [rows, columns], [N]."""
@@ -85,7 +85,15 @@ class ScreenBoxes:
         left, top, right, bottom = self._tiles.T
         return np.asarray(sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left] > 0)
 
-    def _covered(self, points: Floats, camera: Camera, settings: Settings) -> npt.NDArray[np.int64]:
+    def covered(self, boxes: npt.NDArray[np.int64]) -> Flags:
+        """Return the tiles to which Gaussians in some boxes may contribute, [rows, columns]."""
+        width, height = self._size
+        tiles = np.zeros((-(-height // _TILE), -(-width // _TILE)), bool)
+        for left, top, right, bottom in self._tiles[boxes].tolist():
+            tiles[top:bottom, left:right] = True
+        return tiles
+
+    def _tiles_of(self, points: Floats, camera: Camera, settings: Settings) -> npt.NDArray[np.int64]:
         """Return the tiles on which Gaussians are drawn, [N, 4]: first column and row, and one past the last of each.
 
         A Gaussian is projected by the Jacobian J at its mean m. A point p of the box is drawn at u(m) + J (p - m) with

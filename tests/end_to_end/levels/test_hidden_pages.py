@@ -124,9 +124,16 @@ def test_all_is_drawn_where_nothing_hides_or_nobody_knows(client: Client, scene:
     sensor = Camera.sensor(lens, view[:3, :3], view[:3, 3], *SIZE.values())
     assert drawn(client.render(scene, sensor).levels) == WALLS
     assert drawn(client.render(scene, FRONT, transmittance_min=0.0).levels) == WALLS
-    # Pictures with as many pixels as Gaussians would gain nothing.
+    # Pictures with more pixels than Gaussians would gain nothing.
     large = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), width=160, height=120, fov_degrees=50)
     assert drawn(client.render(scene, large).levels) == WALLS
+
+
+def test_two_gaussians_for_each_pixel_are_enough_to_hide_some(client: Client, scene: SceneHandle) -> None:
+    camera = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), width=104, height=78, fov_degrees=50)
+    frame = client.render(scene, camera)
+    assert drawn(frame.levels) < WALLS / 2
+    assert np.array_equal(frame.color, client.render(ROUNDED, camera).color)
 
 
 @pytest.mark.parametrize("near", [3.0, 9.0, 19.0, 20.0, 33.0])
@@ -194,6 +201,8 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
             return found
 
         assert passes(FRONT) > 0
+        # No wall stands before another.
+        assert passes(ASIDE) == 0
         # Colours and outputs hide nothing.
         assert passes(FRONT, outputs=("alpha", "color"), sh_degree=0) == 0
         assert passes(BACK) > 0

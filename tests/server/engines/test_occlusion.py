@@ -184,6 +184,21 @@ def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> N
     assert open_tiles(drawn(with_backdrop(with_room(front), camera, settings, 4.0), passing)).all()
 
 
+def test_boxes_cover_the_tiles_that_they_meet() -> None:
+    random = np.random.default_rng(7)
+    camera = looking(random)
+    bounds = boxes_of(random_scene(random, camera, 40))
+    boxes = ScreenBoxes(bounds, camera, Settings())
+    some = np.arange(0, len(bounds), 3)
+    covered = boxes.covered(some)
+    for tile in np.ndindex(*covered.shape):
+        one = np.zeros_like(covered)
+        one[tile] = True
+        assert covered[tile] == boxes.meet(one)[some].any()
+    assert 0 < covered.sum()
+    assert not boxes.covered(some[:0]).any()
+
+
 def test_what_is_not_known_hides_nothing() -> None:
     camera = looking(np.random.default_rng(0))
     pose = np.eye(3), np.zeros(3)

@@ -195,7 +195,7 @@ def test_boxes_cover_the_tiles_that_they_meet() -> None:
         one = np.zeros_like(covered)
         one[tile] = True
         assert covered[tile] == boxes.meet(one)[some].any()
-    assert 0 < covered.sum()
+    assert covered.sum() > 0
     assert not boxes.covered(some[:0]).any()
 
 

@@ -14,7 +14,7 @@ namespace {
 
 using namespace density;
 
-// Calls run(engine) for the instruction set in use, without Python's lock.
+// Calls run(engine) for the instruction set in use, without the GIL.
 template <class Run>
 double timed(const Run& run) {
   nb::gil_scoped_release unlocked;
@@ -26,7 +26,7 @@ double timed(const Run& run) {
 }
 
 double random_words(const Draw& draw, uint32_t first, const nb::kwargs& arrays) {
-  // Words are signed integers here, because torch has few operations for unsigned ones.
+  // Words are signed integers here, because torch has few operations for unsigned integers.
   const auto rows = make_random_rows<int32_t>(arrays);
   return timed([&](const CpuEngine& engine) {
     engine.random_words(draw, first, rows.count, reinterpret_cast<uint32_t*>(rows.values));

@@ -56,7 +56,7 @@ inline Candidates make_candidates(const nanobind::kwargs& arrays) {
   return c;
 }
 
-// Rows of `before` and where they go, one tensor after the other.
+// The columns that copy rows of each tensor of `before` to the tensor of `after`.
 inline std::vector<Column> make_columns(const nanobind::list& before, const nanobind::list& after,
                                         const std::vector<bool>& fresh) {
   std::vector<Column> columns;
@@ -120,7 +120,7 @@ inline Moves make_moves(const nanobind::kwargs& arrays) {
   return {static_cast<int32_t>(sources.shape(0)), sources.data(), find<int32_t>(arrays, "targets")};
 }
 
-// Rows of four.
+// Rows of four numbers.
 template <class T>
 struct RandomRows {
   int64_t count;

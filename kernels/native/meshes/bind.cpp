@@ -23,7 +23,7 @@ using Vertices = nb::ndarray<const double, nb::shape<-1, 3>, nb::c_contig, nb::d
 using Faces = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 using Placements = nb::ndarray<const double, nb::shape<-1, 12>, nb::c_contig, nb::device::cpu>;
 
-// Hierarchies are made apart, on any thread: that may take seconds, in which a device's thread goes on.
+// Builds a hierarchy on a separate thread pool: this may take seconds, during which a device's thread continues.
 MeshTree build(const Vertices& vertices, const Faces& faces) {
   nb::gil_scoped_release unlocked;
   const Apart apart;
@@ -40,7 +40,7 @@ MeshTree moved(const MeshTree& tree, const Vertices& vertices) {
   return {tree.mesh->moved(vertices.data())};
 }
 
-// `before`: the tree that was moved; null: the tree was built.
+// `before`: the tree from which `tree` was moved, or null if it was built.
 MeshTree with_upright(const MeshTree& tree, const Vertices& vertices, const MeshTree* before) {
   if (static_cast<int64_t>(vertices.shape(0)) != tree.mesh->report().vertices) {
     throw std::invalid_argument("a mesh keeps its number of vertices");
@@ -107,8 +107,8 @@ Solid grid_solid(nb::object values, double voxel) {
   return s;
 }
 
-// Placement i moves points of the world to the object of solid i: rotation (row-major), translation. Solid i is number
-// numbers[i] of a list of `listed`; solids are in the order of their environments, of which e begins at begin[e].
+// Placement i maps points of the world to the object of solid i: rotation (row-major), translation. Solid i has number
+// numbers[i] in a list of `listed`; solids are ordered by environment, and environment e begins at begin[e].
 PlacedWorld make_world(nb::list solids, const Placements& placements, const std::vector<int32_t>& numbers,
                        const std::vector<int32_t>& begin, int listed) {
   const std::size_t count = nb::len(solids);

@@ -24,10 +24,10 @@ struct MeshTree {
 struct Solid {
   Obstacle obstacle;
   double centre[3];       // Centre of the tree, in the object's frame; 0 for other shapes.
-  nanobind::object kept;  // Owner of what `obstacle` points to.
+  nanobind::object kept;  // Owner of the memory that `obstacle` points to.
 };
 
-// Solids that were placed.
+// Placed solids.
 struct PlacedWorld {
   std::vector<Obstacle> obstacles;
   std::vector<int32_t> begin;

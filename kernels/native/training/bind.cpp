@@ -1,5 +1,5 @@
-// Python bindings of training on the CPU. The Python package checks every argument before the call. Functions with a
-// time return their duration in milliseconds.
+// Python bindings of training on the CPU. The Python package checks every argument before the call. Timed functions
+// return their duration in milliseconds.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 

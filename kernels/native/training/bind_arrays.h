@@ -14,7 +14,7 @@
 
 LG_BEGIN_ENGINE(training)
 
-// Numbers of a gradient's 16-bit types come as integers.
+// Gradients of 16-bit types are passed as integers.
 inline AdamGroup make_adam_group(const nanobind::dict& fields) {
   const auto arrays = nanobind::borrow<nanobind::kwargs>(fields);
   AdamGroup g{};
@@ -49,7 +49,7 @@ inline std::vector<AdamGroup> make_adam_groups(const nanobind::list& groups) {
   return made;
 }
 
-// Finds floats under this name, or bytes under the name with "_bytes" behind it.
+// Finds floats under this name, or bytes under the name with the suffix "_bytes".
 inline Plane find_plane(const nanobind::kwargs& arrays, const char* name, Numbers bytes = Numbers::levels) {
   if (const float* floats = find<float>(arrays, name)) return {floats, Numbers::floats};
   return {find<uint8_t>(arrays, (std::string(name) + "_bytes").c_str()), bytes};
@@ -74,7 +74,7 @@ inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
   return loss;
 }
 
-// Mean of values, and the gradient that `slope` is added to.
+// The mean of values, and the gradient that `slope` is added to.
 inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
   Mean mean{};
   CallArray<float> values;
@@ -87,7 +87,7 @@ inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
   return mean;
 }
 
-// Of each view, of planes [views, ...].
+// The plane losses of all views, from planes [views, ...].
 inline std::vector<PlaneLoss> make_plane_losses(const nanobind::kwargs& arrays) {
   CallArray<float> plane;
   std::vector<PlaneLoss> views;
@@ -106,7 +106,7 @@ inline std::vector<PlaneLoss> make_plane_losses(const nanobind::kwargs& arrays) 
   return views;
 }
 
-// Of each view, of depths [views, height, width], rotations [views, 3, 3] and intrinsics [views, 4].
+// The surfaces of all views, from depths [views, height, width], rotations [views, 3, 3] and intrinsics [views, 4].
 inline std::vector<Surface> make_surfaces(const nanobind::kwargs& arrays) {
   CallArray<float> depth;
   std::vector<Surface> views;
@@ -138,7 +138,7 @@ inline NormalLoss make_normal_loss(const nanobind::kwargs& arrays) {
   return loss;
 }
 
-// Of each view, of images [views, height, width, 3]; `exposed` is the array of this name.
+// The exposures of all views, from images [views, height, width, 3]; `exposed` is the array of this name.
 inline std::vector<Exposure> make_exposures(const nanobind::kwargs& arrays, const char* exposed) {
   CallArray<float> image;
   std::vector<Exposure> views;

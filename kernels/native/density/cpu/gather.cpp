@@ -17,7 +17,7 @@ void copy_narrow(const int32_t* sources, int64_t begin, int64_t end, const Colum
   }
 }
 
-// Rows of whole packs, written past the cache, because memory bandwidth is the bottleneck.
+// Copies rows of whole packs, past the cache, since memory bandwidth is the bottleneck.
 void copy_packs(const int32_t* sources, int64_t begin, int64_t end, const Column& column) {
   const int64_t width = column.width;
   for (int64_t i = begin; i < end; ++i) {
@@ -27,7 +27,7 @@ void copy_packs(const int32_t* sources, int64_t begin, int64_t end, const Column
   }
 }
 
-// Rows that follow each other are copied at once: most stay.
+// Copies runs of consecutive rows at once, since most rows stay.
 void copy_wide(const int32_t* sources, int64_t begin, int64_t end, const Column& column) {
   const int64_t width = column.width;
   for (int64_t i = begin; i < end;) {
@@ -64,7 +64,7 @@ void gather(const Generation& next, const Column* columns, int count) {
       int64_t fresh = end;
       if (column.fresh && next.kept < end) fresh = next.kept > begin ? next.kept : begin;
       copy_rows(next.sources, begin, fresh, column);
-      // The memory may be null if there is nothing to clear.
+      // The pointer may be null if there is nothing to clear.
       if (fresh == end) continue;
       std::memset(column.to + column.width * fresh, 0,
                   sizeof(float) * static_cast<std::size_t>(column.width * (end - fresh)));

@@ -17,7 +17,7 @@ void accumulate_axes(const Observed& observed, const Statistics& statistics) {
   });
 }
 
-// Fates of a chunk, and how many rows are in each of the lists.
+// Decides the fates of a chunk, and counts its rows in each of the lists.
 template <int kAxes>
 void classify_chunk(const Candidates rows, const Limits limits, int64_t begin, int64_t end, Fate* fates,
                     int32_t (&counts)[kGroups]) {

@@ -20,7 +20,7 @@ void sample_rows(const Sample& sample, const Draw& draw);
 void share_rows(const Shared& shared, const Column* columns, int count);
 void move_rows(const Moves& moves, const Column* columns, int count);
 
-// Calls body(chunk, begin, end) for the chunks of `count` rows, on all threads.
+// Calls body(chunk, begin, end) for each chunk of `count` rows, on all threads.
 template <class Body>
 LG_INLINE void each_chunk(int64_t count, const Body& body) {
   for_parts(static_cast<int>(chunks_of(count)), [&](int chunk) {

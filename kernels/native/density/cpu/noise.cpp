@@ -25,7 +25,7 @@ struct LaneWords {
   }
 };
 
-// Words 2 k and 2 k + 1 as a pair of normals.
+// Converts words 2 k and 2 k + 1 to a pair of normals.
 LG_INLINE NormalPair<Pack> normals_of(const LaneWords& lanes, int k) {
   alignas(64) float unit[kLanes], turn[kLanes];
   for (int i = 0; i < kLanes; ++i) {
@@ -35,7 +35,7 @@ LG_INLINE NormalPair<Pack> normals_of(const LaneWords& lanes, int k) {
   return normal_pair(Pack::load(unit), Pack::load(turn));
 }
 
-// Calls body(first, used, words) for sixteen rows after sixteen.
+// Calls body(first, used, words) for each sixteen rows.
 template <class Body>
 LG_INLINE void each_sixteen(const Draw& draw, uint32_t first, int64_t count, const Body& body) {
   each_chunk(count, [&](int, int64_t begin, int64_t end) {
@@ -74,7 +74,7 @@ namespace {
 
 using gaussians::Triple;
 
-// Rows [first, first + used) of [N, width], lanes past the last 0; aligned.
+// Rows [first, first + used) of [N, width], aligned; lanes past the last row are 0.
 template <int kWidth>
 struct LaneRows {
   alignas(64) float values[kWidth * kLanes];

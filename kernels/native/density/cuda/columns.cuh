@@ -1,4 +1,4 @@
-// Columns of a launch: passed as kernel arguments, one for each index of the grid's second axis.
+// Columns of a launch, passed as kernel arguments, one per index of the grid's second axis.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@ struct Columns {
 };
 
 inline constexpr unsigned kColumnThreads = 256;
-// Rows of a block, few enough for a 32-bit index of their numbers.
+// Rows per block, few enough for a 32-bit index of their numbers.
 inline constexpr int kColumnRows = 256;
 
-// Calls body(row, index) for number `index` of each of the block's rows, of `count` in all: a thread per number, so
-// that memory is read and written in rows.
+// Calls body(row, index) for number `index` of each of the block's rows, of `count` rows in total, with a thread per
+// number, so that memory is read and written in rows.
 template <class Body>
 __device__ inline void each_number(const Column& column, int64_t count, const Body& body) {
   const int64_t first = int64_t{blockIdx.x} * kColumnRows, left = count - first;

@@ -1,4 +1,4 @@
-// Density control on a CUDA device: everything is queued on the caller's stream.
+// Density control on a CUDA device: all work is queued on the caller's stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace lumigrad::density {
 
-// Functions like CpuEngine's of the same names.
+// These functions are like CpuEngine's of the same names.
 void cuda_random_words(const Draw& draw, uint32_t first, int64_t count, uint32_t* words, cudaStream_t stream);
 void cuda_normals(const Draw& draw, uint32_t first, int64_t count, float* values, cudaStream_t stream);
 void cuda_add_noise(const Gaussians& g, const Draw& draw, float strength, cudaStream_t stream);

@@ -23,7 +23,7 @@ __device__ inline bool is_in_group(Fate fate, int group) {
   return fate == (group == 1 ? kCloned : kSplit);
 }
 
-// A block per chunk.
+// Runs a block per chunk.
 template <int kAxes>
 __global__ void __launch_bounds__(kThreads)
     classify_kernel(Candidates rows, Limits limits, Fate* fates, int32_t* starts) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0) starts[kGroups * chunks] = 0;
 }
 
-// A block per chunk; the rows of a group keep their order.
+// Runs a block per chunk; the rows of a group keep their order.
 __global__ void __launch_bounds__(kThreads)
     list_kernel(const Fate* fates, const int32_t* starts, int32_t count, int32_t* sources) {
   __shared__ SharedArray<int, kGroups * kWarps> of_warps;

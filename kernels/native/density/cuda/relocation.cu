@@ -15,7 +15,7 @@ constexpr unsigned kThreads = 256;
 
 __device__ inline int64_t row_of_thread() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
-// Weights, and 1 for rows that have none; one more entry of each for the sums.
+// Writes weights, and 1 for rows without a weight; both arrays have one more entry for the sums.
 __global__ void __launch_bounds__(kThreads)
     weigh_kernel(const float* opacities, int32_t count, float minimum, uint64_t* weights, uint32_t* without) {
   const int64_t row = row_of_thread();

@@ -1,5 +1,5 @@
 // The decision to keep, clone, split or prune a row: adaptive density control of "3D Gaussian splatting for real-time
-// radiance field rendering" (Kerbl et al., SIGGRAPH 2023). It only compares stored values, so that every machine has
+// radiance field rendering" (Kerbl et al., SIGGRAPH 2023). It only compares stored values, so that every machine gets
 // the same result.
 #pragma once
 
@@ -8,7 +8,8 @@
 
 LG_BEGIN_ENGINE(density)
 
-// NaN counts as too large or too transparent, so that the row is pruned. Without branches, which would be mispredicted.
+// Rows with NaN count as too large or too transparent, and are pruned. Branches are avoided, since they would be
+// mispredicted.
 LG_INLINE Fate fate_of(const Limits& limits, float gradient, float size, float opacity, float radius) {
   const bool small = size <= limits.clone_size, grows = gradient > limits.gradient, wide = radius > limits.prune_radius;
   const bool goes = !(opacity >= limits.prune_opacity) | !(size <= limits.prune_size) | wide;

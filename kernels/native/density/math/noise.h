@@ -10,13 +10,13 @@ LG_BEGIN_ENGINE(density)
 // Noise fades as opacities rise above 1 - kGateThreshold.
 inline constexpr float kGateSharpness = 100.0f, kGateThreshold = 0.995f;
 
-// e^x where that is a normal number, else its least or largest.
+// e^x, clamped to the range of normal numbers.
 template <class F>
 LG_INLINE F exp_bounded(F x) {
   return exp2_bounded(min(max(x * F(1.44269504f), F(-126.0f)), F(126.0f)));
 }
 
-// 0 where it would be below 4e-18, which moves nothing: processors are slow with numbers that are no longer normal.
+// The gate, or 0 below 4e-18, which moves nothing: CPUs are slow with denormal numbers.
 template <class F>
 LG_INLINE F noise_gate(F logit) {
   const F one = F(1.0f), odds = exp_bounded(-logit);  // (1 - opacity) / opacity
@@ -24,7 +24,7 @@ LG_INLINE F noise_gate(F logit) {
   return select(closed > F(40.0f), F(0.0f), one / (one + exp_bounded(closed)));
 }
 
-// covariance * v of a Gaussian with these logarithms of scales.
+// covariance * v for a Gaussian with these logarithms of scales.
 template <class F>
 LG_INLINE gaussians::Triple<F> covariance_times(const gaussians::Quaternion<F>& q, const gaussians::Triple<F>& scale,
                                                 const gaussians::Triple<F>& v) {

@@ -1,5 +1,5 @@
-// Random words and normal numbers for rows. They depend on nothing but seed, stream, step and row, and so are the same
-// for every thread, machine and device.
+// Random words and normal numbers for rows. They depend only on seed, stream, step and row, and so are the same for
+// every thread, machine and device.
 #pragma once
 
 #include "common/math/number.h"
@@ -38,19 +38,19 @@ LG_INLINE Words words_of(const Draw& draw, uint32_t row) {
                 static_cast<uint32_t>(draw.seed), static_cast<uint32_t>(draw.seed >> 32));
 }
 
-// Uniform in (0, 1], for the radius of a normal: never 0, which has no logarithm.
+// Uniform in (0, 1], for the radius of a normal; never 0, which has no logarithm.
 LG_INLINE float unit_of(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 1 | 1u)) * 0x1p-31f; }
 // Uniform in [-1, 1], half turns, for the angle of a normal.
 LG_INLINE float turn_of(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)) * 0x1p-31f; }
 
-// Normal numbers from uniform ones: Box and Muller's transform, without fused operations or library functions, so that
+// Normal numbers from uniform numbers: the Box-Muller transform, without fused operations or library functions, so that
 // every machine gets the same bits. Templates on the number type. Absolute error below 1e-6; the largest is 6.6.
 
 // The natural logarithm of u in [2^-31, 1].
 template <class F>
 LG_INLINE F log_unit(F u) {
   const F m = mantissa_of(u);
-  // Into [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
+  // Reduces to [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
   const auto upper = m > F(1.41421356f);
   const F reduced = select(upper, m * F(0.5f), m);
   const F n = exponent_of(u) + select(upper, F(1.0f), F(0.0f));
@@ -67,7 +67,7 @@ struct NormalPair {
   F first, second;
 };
 
-// Two independent ones of u in (0, 1] and t in [-1, 1], half turns.
+// Two independent normals from u in (0, 1] and t in [-1, 1], half turns.
 template <class F>
 LG_INLINE NormalPair<F> normal_pair(F u, F t) {
   const F radius = sqrt(F(-2.0f) * log_unit(u));
@@ -84,7 +84,7 @@ LG_INLINE NormalPair<F> normal_pair(F u, F t) {
   c = c * z + F(4.05871213f);
   c = c * z + F(-4.93480220f);
   c = c * z + F(1.0f);
-  // Sine and cosine change places after an odd number of quarter turns.
+  // Sine and cosine are swapped after an odd number of quarter turns.
   const F size = abs(quarters), sign = F(1.0f) - size;
   const auto odd = size == F(1.0f);
   const F cosine = select(odd, -(quarters * s), sign * c), sine = select(odd, quarters * c, sign * s);

@@ -7,17 +7,17 @@
 
 LG_BEGIN_ENGINE(density)
 
-// The weight of a row: its opacity in units of 2^-32, at least 1, if its logit is above `minimum`; else, also for NaN,
-// 0.
+// The weight of a row: its opacity in units of 2^-32, at least 1, if its logit is above `minimum`; 0 otherwise,
+// including for NaN.
 LG_INLINE uint64_t weight_of(float logit, float minimum) {
   const double opacity = 1.0 / (1.0 + exp64(-static_cast<double>(logit)));
-  // Rounds to a whole number, which then stands in the last bits.
+  // Rounds to a whole number in the last bits.
   const auto rounded = static_cast<uint64_t>(bits64(opacity * 0x1p32 + 0x1p52)) & ((uint64_t{1} << 52) - 1);
   const uint64_t weight = rounded > 0 ? rounded : 1;
   return logit > minimum ? weight : 0;
 }
 
-// The upper half of a product of 64 bits.
+// The upper half of the product of 64-bit numbers.
 LG_INLINE uint64_t multiply_high(uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH__)
   return __umul64hi(a, b);
@@ -26,11 +26,12 @@ LG_INLINE uint64_t multiply_high(uint64_t a, uint64_t b) {
 #endif
 }
 
-// The row of draw `number`. The difference between a row's entry in `sums` and the next is its weight; not all are 0.
+// The row of draw `number`. A row's weight is the difference between its entry in `sums` and the next; at least one
+// weight must be above 0.
 LG_INLINE int32_t row_of_draw(const uint64_t* sums, int32_t count, const Draw& draw, uint32_t number) {
   const Words words = words_of(draw, number);
   const uint64_t target = multiply_high(uint64_t{words.b} << 32 | words.a, sums[count]);
-  // The last row whose sum is not beyond the target.
+  // Finds the last row whose sum is not beyond the target.
   int32_t row = 0;
   for (int32_t left = count; left > 1;) {
     const int32_t half = left / 2;

@@ -1,6 +1,6 @@
 // Replaces a Gaussian by n coincident copies: opacities and scales for which together they render like the original, by
 // equation 9 of "3D Gaussian splatting as Markov chain Monte Carlo" (Kheradmand et al., NeurIPS 2024). In double, since
-// the sum alternates, and without library functions, so that every machine has the same result.
+// the sum alternates, and without library functions, so that every machine gets the same result.
 #pragma once
 
 #include "common/math/exp.h"
@@ -9,7 +9,7 @@
 
 LG_BEGIN_ENGINE(density)
 
-// Larger numbers are clamped to this: beyond, cancellation in the sum is too large.
+// Larger numbers of copies are clamped to this, since the sum would cancel too much.
 inline constexpr int kMostShares = 51;
 // Opacities are clamped to 1 - 2e-9, for the same reason.
 inline constexpr double kLargestLogit = 20.0;
@@ -27,20 +27,21 @@ LG_INLINE double opacity_of_depth(double depth) {
   return depth < 1e-5 ? depth - 0.5 * depth * depth : 1.0 - exp64(-depth);
 }
 
-// The inverse: log(opacity / (1 - opacity)) = log(exp(depth) - 1).
+// The inverse of depth_of_logit: log(opacity / (1 - opacity)) = log(exp(depth) - 1).
 LG_INLINE double logit_of_depth(double depth) {
   return log64(depth < 1e-5 ? depth + 0.5 * depth * depth : exp64(depth) - 1.0);
 }
 
-// How a share differs from the whole.
+// The opacity and the change of scale of a share.
 struct Share {
-  double logit;      // New logit of its opacity.
-  double log_scale;  // Added to the logarithms of its scales.
+  double logit;      // The new logit of the opacity.
+  double log_scale;  // Added to the logarithms of the scales.
 };
 
-// Share that each of n > 0 Gaussians has of one. The transparency of all is that of the whole: (1 - share)^n = 1 -
-// whole. So is the integral of 1 - (1 - share exp(-x^2 / 2 s^2))^n along a line through the centre, which gives the
-// scale s: the sum over i and k in equation 9 is that over k of binomial(n, k) (-1)^(k + 1) share^k / sqrt(k).
+// The share of each of n > 0 Gaussians that replace one. Together they have the transparency of the whole: (1 -
+// share)^n = 1 - whole. They also have its integral of 1 - (1 - share exp(-x^2 / 2 s^2))^n along a line through the
+// centre, which gives the scale s: the sum over i and k in equation 9 equals the sum over k of binomial(n, k) (-1)^(k +
+// 1) share^k / sqrt(k).
 LG_INLINE Share share_of(float logit, int n) {
   const int shares = n < kMostShares ? n : kMostShares;
   const double whole_depth = depth_of_logit(static_cast<double>(logit)), depth = whole_depth / shares;
@@ -53,7 +54,7 @@ LG_INLINE Share share_of(float logit, int n) {
   return {logit_of_depth(depth), log64(whole / sum)};
 }
 
-// Makes a row the first of its shares.
+// Turns a row into the first of its shares.
 LG_INLINE void share_row(const Shared& shared, int64_t row) {
   const Share share = share_of(shared.opacities[row], shared.shares[row] + 1);
   const float logit = static_cast<float>(share.logit), raised = logit < shared.low ? shared.low : logit;

@@ -1,4 +1,4 @@
-// The two children of a split row: smaller, with positions that are sampled from it.
+// The two children of a split row: smaller, with positions sampled from the row.
 #pragma once
 
 #include "density/math/noise.h"
@@ -15,7 +15,7 @@ LG_INLINE gaussians::Triple<float> normal_triple(const Draw& draw, uint32_t row)
   return {xy.first, xy.second, z.first};
 }
 
-// Offset of a child's mean from its parent's.
+// The offset of a child's mean from its parent's mean.
 LG_INLINE gaussians::Triple<float> gaussian_offset(const float* quat, const float* scale,
                                                    const gaussians::Triple<float>& normal) {
   const gaussians::Triple<float> axes = {exp_bounded(scale[0]), exp_bounded(scale[1]), exp_bounded(scale[2])};
@@ -23,8 +23,8 @@ LG_INLINE gaussians::Triple<float> gaussian_offset(const float* quat, const floa
   return rotation * gaussians::times(axes, normal);
 }
 
-// Offset of the first child's centre from the sphere's: half its radius in any direction. The second child lies on the
-// other side.
+// The offset of the first child's centre from the sphere's: half its radius in a random direction. The second child
+// lies on the opposite side.
 LG_INLINE gaussians::Triple<float> sphere_offset(float radius, const gaussians::Triple<float>& normal) {
   const float length2 = gaussians::dot(normal, normal);
   return gaussians::scaled(normal, 0.5f * radius / sqrt(max(length2, 1e-30f)));
@@ -36,7 +36,7 @@ LG_INLINE void move(float* mean, const gaussians::Triple<float>& by, float sign)
   mean[2] += sign * by.z;
 }
 
-// Makes children of the two copies of split row `number` of the list.
+// Turns the two copies of split row `number` of the list into children.
 LG_INLINE void make_children(const Children& c, const Draw& first_draw, const Draw& second_draw, int64_t number) {
   const int64_t first = c.first + number, second = first + c.count;
   const int32_t parent = c.sources[first];

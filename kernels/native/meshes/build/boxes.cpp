@@ -1,4 +1,4 @@
-// Finds boxes that meet others.
+// Finds boxes that meet other boxes.
 #include <algorithm>
 #include <vector>
 
@@ -27,7 +27,7 @@ PartBox enclosing(const PartBox* boxes, int64_t count) {
   return whole;
 }
 
-// A hierarchy: a box of a level encloses kFew consecutive boxes of the level below.
+// A hierarchy in which each box encloses kFew consecutive boxes of the level below.
 class Hierarchy {
  public:
   explicit Hierarchy(const std::vector<PartBox>& boxes) {

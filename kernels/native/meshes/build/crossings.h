@@ -10,15 +10,15 @@
 
 namespace lumigrad::meshes {
 
-// Looks at the triangles of the leaves, in double: two that share an edge are never both crossed beside it, and never
-// both missed, since the function of an edge has opposite values for them.
+// Tests the triangles of the leaves in double. A ray next to a shared edge crosses exactly one of its two triangles,
+// since the function of the edge has opposite values for them.
 class RayCaster {
  public:
   RayCaster(const Leaves& leaves, int64_t faces, double extent)
       : leaves_(leaves), faces_(faces), least_(kLeast * extent) {}
 
-  // Calls cross(slot, 1) for each face that the ray leaves at its back, cross(slot, -1) for each that it meets at its
-  // front. Faces at the ray's start are left out.
+  // Calls cross(slot, 1) for each face that the ray crosses from the back, cross(slot, -1) for each that it crosses
+  // from the front. Skips faces at the ray's start.
   template <class Cross>
   void cast(Point from, Point along, const Cross& cross) const {
     Ray ray = {from, along, {}, {}};
@@ -44,13 +44,13 @@ class RayCaster {
   }
 
  private:
-  // A face nearer than this fraction of the extent is where the ray starts.
+  // A face nearer than this fraction of the extent is at the ray's start.
   static constexpr double kLeast = 1e-9;
 
   struct Ray {
     Point from, along;
     double inverse[3];
-    int near[3];  // The rows of a box that the ray meets first.
+    int near[3];  // The rows of the box's sides that the ray meets first.
   };
   struct Node {
     int level;
@@ -85,7 +85,7 @@ class RayCaster {
     for (int l = 0; l < kWide; ++l) {
       const auto row = [&](int k) { return static_cast<double>(t[k * kWide + l]); };
       const Point first = {row(0), row(1), row(2)}, u = {row(3), row(4), row(5)}, v = {row(6), row(7), row(8)};
-      // The sums of coordinates are exact: the corners are the same for all triangles around them.
+      // The sums of coordinates are exact, so that all triangles around a corner have the same corner.
       const Point a = first - ray.from, b = (first + u) - ray.from, c = (first + v) - ray.from;
       const double ab = dot(ray.along, meshes::cross(a, b)), bc = dot(ray.along, meshes::cross(b, c));
       const double ca = dot(ray.along, meshes::cross(c, a));

@@ -1,4 +1,4 @@
-// Multipole expansions of the winding numbers of parts of a mesh, for points far away.
+// Multipole expansions of the winding numbers of parts of a mesh, for distant points.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -63,7 +63,7 @@ constexpr double kFourPi = 12.566370614359172;
 
 // The moments of some triangles, see math/winding.h; the area is 0 if there are none.
 struct Part {
-  double area = 0.0, radius = 0.0;  // The radius is that of a ball around the centre.
+  double area = 0.0, radius = 0.0;  // `radius` of a ball around the centre.
   Point centre{};
   Point normal{};
   Square square;
@@ -88,7 +88,7 @@ class LeafTriangles {
       middle = middle + 1.0 / count_ * a;
     }
     part.centre = part.area > 0.0 ? 1.0 / part.area * part.centre : middle;
-    // Rounding of coordinates may leave no triangle with an area, but an area of 0 would mean that there are none.
+    // Rounded coordinates may leave no triangle with an area, but an area of 0 means that there are no triangles.
     part.area = std::max(part.area, 1e-300);
     for (int l = 0; l < count_; ++l) add(l, part);
     return part;
@@ -156,7 +156,7 @@ void store(const Part& part, float* out) {
   for (int k = 0; k < 10; ++k) put(kDipoleCube + k, 7.5 / kFourPi * cube.c[k]);
 }
 
-// The parts of the children of a level's nodes; `below` has those of the level below.
+// The parts of the children of a level's nodes; `below` holds the parts of the level below.
 std::vector<Part> parts_of_level(const Leaves& leaves, int level, int64_t faces, const std::vector<Part>& below) {
   const int64_t children = level == 0 ? leaves.shape.leaves : leaves.shape.nodes_of(level - 1);
   std::vector<Part> found(static_cast<std::size_t>(leaves.shape.nodes_of(level)) * kWide);

@@ -58,7 +58,7 @@ class Pairing {
     return corners_[half % 3 == 0 ? half + 2 : half - 1];
   }
 
-  // Faces with the same corners share all three edges; they are found at the edge opposite their largest vertex.
+  // Faces with the same corners share all three edges; they are found at the edge opposite the largest vertex.
   void find_duplicates(const HalfEdge* edge, int64_t count, Counts& counts) const {
     struct Corner {
       int32_t third, number, face;
@@ -109,7 +109,7 @@ void sort_edges(HalfEdge* from, HalfEdge* to) {
   }
 }
 
-// Joins the half-edges of one bin: all those whose low vertex is among the `vertices` vertices from `first` on.
+// Joins the half-edges of one bin: all whose low vertex is among the `vertices` vertices from `first` on.
 void join_bin(const Pairing& pairing, const HalfEdge* edges, int64_t count, int32_t first, int32_t vertices,
               Counts& counts) {
   std::vector<int32_t> begin(static_cast<std::size_t>(vertices) + 2, 0);

@@ -1,4 +1,4 @@
-// Computes the triangles, normals and boxes of each leaf, then the boxes of the nodes above.
+// Computes the triangles, normals and boxes of each leaf, then the boxes of the nodes above them.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -73,8 +73,8 @@ inline void measure(LeafLanes& leaf) {
   }
 }
 
-// A face whose height is below this fraction of its longest edge gets no normal: rounding of its corners to float would
-// determine it.
+// A face whose height is below this fraction of its longest edge gets no normal, which would depend on the rounding of
+// its corners to float.
 constexpr double kLeastHeight = 1e-6;
 
 struct Share {
@@ -85,7 +85,7 @@ struct Share {
 struct ChunkSums {
   double area = 0.0, volume = 0.0, size = 0.0;
   bool turned = false;
-  std::vector<Share> shares;  // Terms of the normals of vertices that other chunks use too.
+  std::vector<Share> shares;  // Terms of normals of vertices that other chunks use too.
 };
 
 struct FaceLanes {
@@ -102,7 +102,7 @@ void face_normals(const LeafLanes& leaf, FaceLanes& face) {
     for (int k = 0; k < 3; ++k) face.normal[k][l] = static_cast<float>(leaf.cross[k][l] * inverse);
     turned |= ww < 0.25 * longest;
     const float y = static_cast<float>(twice);
-    // The angle at a is the largest: it is computed as pi minus the other two.
+    // The angle at a is the largest, so it is computed as pi minus the other two angles.
     const float at_b = angle_of(y, static_cast<float>(uu - leaf.uv[l]));
     const float at_c = angle_of(y, static_cast<float>(vv - leaf.uv[l]));
     face.angle[0][l] = 3.14159265f - at_b - at_c;

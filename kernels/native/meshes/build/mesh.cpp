@@ -18,7 +18,7 @@ Array<int32_t> copy_of(const int32_t* values, int64_t count) {
   return copy;
 }
 
-// Puts the faces into the order of the slots. Returns those that others have the corners of.
+// Puts the faces into the order of the slots. Returns the faces that share their corners with another face.
 Twins put_in_order(FaceList& list, Topology& topology, Report& report) {
   order_triangles(list.centroids.data(), static_cast<int64_t>(list.centroids.size()));
   take_faces(list, topology);
@@ -39,9 +39,9 @@ Array<Centroid> without(const std::vector<int32_t>& dropped, const Array<Centroi
   return kept;
 }
 
-// Drops faces that repeat others. They stay if edges would have three faces without them: then they are faces of other
-// parts, for example of two boxes side by side of which one is mirrored. Returns the faces that others have the corners
-// of.
+// Drops faces that repeat other faces, unless edges would then have three faces: in this case they belong to other
+// parts, for example of two adjacent boxes, one of them mirrored. Returns the faces that share their corners with
+// another face.
 Twins drop_repeated(const Twins& twins, FaceList& list, Topology& topology, Report& report) {
   const int64_t duplicates = report.duplicate_faces;
   Array<Centroid> all = std::move(list.centroids);
@@ -55,7 +55,7 @@ Twins drop_repeated(const Twins& twins, FaceList& list, Topology& topology, Repo
   return left;
 }
 
-// Drops the backs of what is drawn from both sides.
+// Drops the back faces of two-sided bodies.
 void drop_backs(const Twins& twins, FaceList& list, Topology& topology, Report& report) {
   Sides sides(topology, twins.opposed);
   if (sides.backs().empty()) return;
@@ -68,7 +68,7 @@ void drop_backs(const Twins& twins, FaceList& list, Topology& topology, Report& 
   report.duplicate_faces = duplicates;
 }
 
-// Puts the faces into the order of the slots, without those that repeat others or are the backs of others.
+// Puts the faces into the order of the slots, without repeated faces and back faces.
 void arrange(FaceList& list, Topology& topology, Report& report) {
   Twins twins = put_in_order(list, topology, report);
   if (!twins.repeated.empty()) twins = drop_repeated(twins, list, topology, report);
@@ -94,8 +94,8 @@ bool same_faces(const double* vertices, const int32_t* faces, const Topology& to
          });
 }
 
-// Total area of the leaves' boxes relative to that of the mesh's box. Scaling the whole mesh does not change it, nor
-// the cost of a search.
+// The total area of the leaves' boxes relative to the area of the mesh's box. Like the cost of a search, it does not
+// change if the whole mesh is scaled.
 double relative_size(const Leaves& leaves) {
   double edge[3];
   for (int k = 0; k < 3; ++k) edge[k] = static_cast<double>(leaves.high[k]) - leaves.low[k];

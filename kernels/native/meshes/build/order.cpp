@@ -11,8 +11,8 @@
 namespace lumigrad::meshes {
 namespace {
 
-// Selection of the records with the smallest keys, as by std::nth_element, but without an unpredictable branch for each
-// record, and in little more than one and a half passes.
+// Selection of the records with the smallest keys, like std::nth_element, but without an unpredictable branch per
+// record, in little more than one and a half passes.
 
 // The axis along which the records' extent is largest, and its ends.
 struct Span {
@@ -74,7 +74,7 @@ inline void select_of_few(Centroid* records, int count, int wanted, const Span& 
 }
 
 // A key below which there are about `wanted` records, estimated from a sample. It is shifted toward the middle, so that
-// the record number `wanted` is most likely in the smaller part.
+// record number `wanted` is most likely in the smaller part.
 inline float pivot_for(const Centroid* records, int64_t count, int64_t wanted, int axis) {
   constexpr int kMost = 1024;
   float sample[kMost];
@@ -113,19 +113,19 @@ inline void select_lowest(Centroid* records, int64_t count, int64_t wanted, Span
   }
 }
 
-// Triangles to be split into children of `size` triangles each; the last one may have fewer.
+// Triangles to be split into children of `size` triangles each; the last child may have fewer.
 struct Range {
   int64_t begin, end, size;
 };
 
-// The number of triangles of each child of the range: r.size, or less where the whole range fits into one such child.
+// The number of triangles of each child of the range: r.size, or less if the whole range fits into one such child.
 int64_t child_size(const Range& r) {
   int64_t size = r.size;
   while (size > kWide && r.end - r.begin <= size) size /= kWide;
   return size;
 }
 
-// Returns false if the range is one leaf.
+// Splits a range into halves; returns false if the range is one leaf.
 bool split(Centroid* centroids, const Range& whole, Range halves[2]) {
   const int64_t count = whole.end - whole.begin, size = child_size(whole);
   const int64_t children = (count + size - 1) / size;
@@ -163,7 +163,7 @@ void order_triangles(Centroid* centroids, int64_t count) {
   const Levels shape = shape_of(count);
   int64_t size = kWide;
   for (int level = 1; level < shape.levels; ++level) size *= kWide;
-  // All ranges are split in parallel, level by level, until there are enough of them for all threads.
+  // All ranges are split in parallel, level by level, until there are enough ranges for all threads.
   std::vector<Range> ranges{{0, count, size}};
   const std::size_t enough = 8 * static_cast<std::size_t>(thread_count());
   while (!ranges.empty() && ranges.size() < enough && count > 4096) {

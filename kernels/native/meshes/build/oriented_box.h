@@ -8,7 +8,7 @@
 
 namespace lumigrad::meshes {
 
-// Range of a coordinate of the corners of a leaf's triangles.
+// The range of a coordinate over the corners of a leaf's triangles.
 inline void range_of(const float* triangles, int axis, float& low, float& high) {
   alignas(64) float lows[kWide], highs[kWide];
   for (int l = 0; l < kWide; ++l) {

@@ -22,7 +22,7 @@ struct Partition {
   std::vector<int64_t> begin;  // [bins + 1]
 };
 
-// Item i becomes the entry make(i) in the bin bin_of(make(i)).
+// Puts the entry make(i) of each item i into the bin bin_of(make(i)).
 template <class Entry, class Make, class BinOf>
 Partition<Entry> partition(int64_t count, int bins, const Make& make, const BinOf& bin_of) {
   Partition<Entry> result{Array<Entry>(static_cast<std::size_t>(count)), std::vector<int64_t>(bins + 1)};

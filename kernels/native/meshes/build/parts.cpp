@@ -14,7 +14,7 @@ class Sets {
  public:
   explicit Sets(int64_t faces) : above_(static_cast<std::size_t>(faces)) {}
 
-  // The face alone.
+  // Adds a set of one face.
   void put(int64_t face) { above_[face] = static_cast<int32_t>(face); }
   int32_t root(int32_t face) {
     while (above_[face] != face) face = above_[face] = above_[above_[face]];
@@ -31,7 +31,7 @@ class Sets {
   Array<int32_t> above_;
 };
 
-// Each thread unites faces of its own; what reaches over to others is left for the end: little, since faces near each
+// Each thread unites faces of its own. Pairs across threads are left for the end; they are few, since faces near each
 // other have numbers near each other.
 void unite_across_edges(const Topology& topology, Sets& sets) {
   struct Pair {
@@ -61,8 +61,8 @@ bool has_single_edge(const Topology& topology, int64_t face) {
   return at[0] < 0 || at[1] < 0 || at[2] < 0;
 }
 
-// Faces of an edge with more than two of them belong together if they share vertices as given: two boxes side by side
-// remain two.
+// Unites faces at edges with more than two faces if they share vertices as given, so that two adjacent boxes remain two
+// parts.
 void unite_by_vertices(const int32_t* faces, const Topology& topology, Sets& sets) {
   Array<int32_t> user(topology.welded.size());
   std::fill(user.begin(), user.end(), -1);
@@ -88,7 +88,8 @@ void number(Sets& sets, Topology& topology) {
   if (topology.part_count == 1) topology.parts = Array<int32_t>();
 }
 
-// An edge that a face of a part traverses, from `low` to `high` if `way` is 1, in the opposite direction if it is -1.
+// An edge that a face of a part traverses, from `low` to `high` if `way` is 1, in the opposite direction if `way` is
+// -1.
 struct Traversal {
   int32_t part, low, high, way;
 
@@ -112,7 +113,7 @@ bool is_opposed(const Topology& topology, int64_t face, int k) {
   return false;
 }
 
-// A part is solid if its faces traverse every edge as often in one direction as in the other.
+// Finds the solid parts, whose faces traverse every edge equally often in both directions.
 void find_solids(Topology& topology) {
   std::vector<Traversal> unpaired;
   for (int64_t f = 0; f < topology.faces(); ++f) {

@@ -1,4 +1,4 @@
-// Finds the backs of what is drawn from both sides.
+// Finds the back faces of two-sided bodies.
 #include <algorithm>
 #include <vector>
 

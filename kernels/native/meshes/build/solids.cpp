@@ -1,4 +1,4 @@
-// Finds out whether the parts of a mesh enclose anything twice, and which of them are inside out.
+// Determines whether the parts of a mesh enclose points twice, and which parts are inside out.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -13,21 +13,21 @@
 namespace lumigrad::meshes {
 namespace {
 
-// Parts that come closer than this fraction of the extent may be equally far from a point in one of them, up to
-// rounding: the closest face then does not tell in which part the point is.
+// Parts closer than this fraction of the extent may be equally far from a point in one of them, up to rounding; the
+// closest face then does not tell which part the point is in.
 constexpr double kTouch = 1e-5;
 // A volume below this fraction of size times area is a rounding error.
 constexpr double kNoVolume = 1e-13;
-// The most parts of which rays decide whether they are cavities, and the most starts of rays in all. A part has as many
-// as it has places, up to kManyStarts if there are few parts, and up to kStarts of many.
+// The most parts for which rays decide whether they are cavities, and the most starts of rays in total. A part has as
+// many starts as places, up to kManyStarts if there are few parts, and up to kStarts if there are many.
 constexpr int64_t kMostParts = 1 << 16, kMostStarts = 1 << 16, kManyStarts = 128, kStarts = 8;
-// The most places beside faces that are looked at for self-intersections.
+// The most places next to faces that are tested for self-intersections.
 constexpr int64_t kMostPlaces = 1024;
 
 struct Part {
   PartBox box;
   double volume = 0.0, area = 0.0;
-  Point origin;  // A point of it.
+  Point origin;  // A point of the part.
   int64_t faces = 0;
 
   double size() const {
@@ -50,7 +50,7 @@ class Inspector {
         extent_(extent),
         caster_(leaves, topology.faces(), extent) {}
 
-  // The result for each part: whether it is to be turned. Empty: none.
+  // Returns for each part whether it must be turned; empty if none.
   std::vector<uint8_t> inspect(Report& report) {
     measure(report);
     list_slots(report.faces);
@@ -94,7 +94,7 @@ class Inspector {
     part.area += 0.5 * std::sqrt(squared_length(normal));
   }
 
-  // The caller's order does not depend on how the hierarchy was built: places are chosen by it.
+  // Places are chosen in the caller's order of faces, which does not depend on how the hierarchy was built.
   void list_slots(int64_t given) {
     slots_ = Array<int32_t>(static_cast<std::size_t>(given));
     const int64_t kept = topology_.faces();
@@ -122,8 +122,8 @@ class Inspector {
     return meeting;
   }
 
-  // Faces look outward from what they enclose, or, of a cavity, into it. A part is a cavity if it winds against the
-  // parts all around it, which may be inside out themselves.
+  // Faces look away from the enclosed volume, or, for a cavity, into the cavity. A part is a cavity if it winds against
+  // the parts all around it, which may be inside out themselves.
   std::vector<uint8_t> inside_out(const std::vector<uint8_t>& meeting) {
     std::vector<uint8_t> turned(parts_.size(), 0);
     bool any = false, open = false;
@@ -151,7 +151,7 @@ class Inspector {
     return turned;
   }
 
-  // The slots by part; those of a part in the caller's order.
+  // Sorts the slots by part, and within a part in the caller's order.
   void sort_by_parts() {
     begin_.assign(parts_.size() + 1, 0);
     for (int64_t slot = 0; slot < topology_.faces(); ++slot) ++begin_[topology_.part_of(slot) + 1];
@@ -163,7 +163,7 @@ class Inspector {
     }
   }
 
-  // The starts of each part of so many.
+  // The number of starts per part if there are this many parts.
   static int64_t starts_of(int64_t parts) {
     const int64_t each = kMostStarts / std::max<int64_t>(parts, 1);
     return std::clamp<int64_t>(each / 4, std::clamp<int64_t>(each, 1, kStarts), kManyStarts);
@@ -184,7 +184,7 @@ class Inspector {
     return parts_[part].negative() ? winding > 0 : winding < 0;
   }
 
-  // How often a part winds around a point.
+  // The number of times that a part winds around a point.
   struct Around {
     int32_t part;
     int winding;
@@ -192,12 +192,12 @@ class Inspector {
     auto operator<=>(const Around&) const = default;
   };
 
-  // An open part that looks inward is a room, and what stands in it no cavity.
+  // An open part that looks inward is a room, and objects in a room are not cavities.
   bool encloses(const Around& around) const {
     return topology_.solid[around.part] != 0 ? around.winding != 0 : around.winding > 0;
   }
 
-  // The larger parts around a point, in ascending order. Of three rays, one may run along an edge.
+  // The larger parts around a point, in ascending order. Three rays, since one may run along an edge.
   std::vector<Around> parts_around(int32_t part, Point at) const {
     std::vector<Around> found[3], all;
     const double size = parts_[part].size();
@@ -214,7 +214,7 @@ class Inspector {
       }
       all.insert(all.end(), sums.begin(), sums.end());
     }
-    // Two rays of three that say the same.
+    // Two of the three rays must agree.
     std::sort(all.begin(), all.end());
     std::vector<Around> agreed;
     for (std::size_t i = 1; i < all.size(); ++i) {
@@ -252,8 +252,8 @@ class Inspector {
     return found;
   }
 
-  // Whether a place in front of a face is not where the front of its part's faces should be. Rays along an edge of
-  // another face can be wrong: two must say so.
+  // Whether a place in front of a face is enclosed by the face's part. Rays along an edge of another face can be wrong,
+  // so two rays must agree.
   bool is_enclosed(int32_t slot, int64_t which) const {
     const int32_t part = topology_.part_of(slot);
     const Point normal = cross(of_face(slot, 3), of_face(slot, 6)), from = place_on(slot, which);
@@ -276,7 +276,7 @@ class Inspector {
   const double extent_;
   const RayCaster caster_;
   std::vector<Part> parts_;
-  Array<int32_t> slots_;  // Slots by the caller's number of the face; -1: left out.
+  Array<int32_t> slots_;  // Slots by the caller's number of the face; -1 if left out.
   std::vector<int64_t> begin_;
   std::vector<int32_t> by_part_;
 };

@@ -12,22 +12,22 @@
 
 namespace lumigrad::meshes {
 
-// Vertices that have the same position (-0 is 0) become one: fills `welded`, `sources` and `distinct`. Distinct
-// vertices are in the order of their sources.
+// Merges vertices at the same position (-0 is 0): fills `welded`, `sources` and `distinct`. Distinct vertices are in
+// the order of their sources.
 void weld(const double* vertices, int64_t count, Topology& topology);
 
-// The data by which triangles are ordered.
+// The key by which triangles are ordered.
 struct Centroid {
-  float at[3];  // Three times the centroid, relative to a point that is the same for all.
+  float at[3];  // Three times the centroid, relative to a common point.
   int32_t face;
 };
 struct FaceList {
   Array<int32_t> corners;     // [faces given, 3] distinct vertices; corner a is opposite the longest edge
-  Array<Centroid> centroids;  // Centroids of the faces that have an area, in their order.
+  Array<Centroid> centroids;  // Centroids of the faces with an area, in the order of the faces.
 };
-// Fills `left_out`.
+// Lists the faces with an area; fills `left_out`.
 FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology);
-// Whether a face with these corners has an area: its height exceeds the rounding error of its longest edge.
+// Whether a face with these corners has an area, i.e. its height exceeds the rounding error of its longest edge.
 bool has_area(const double* a, const double* b, const double* c);
 
 // The levels of a Tree.
@@ -41,14 +41,14 @@ struct Levels {
 // The levels of a Tree of this many triangles.
 Levels shape_of(int64_t triangles);
 
-// Puts triangles into the order of the slots: the triangles of a node are halved, again and again, along the widest
-// axis of their centroids.
+// Puts triangles into the order of the slots: repeatedly halves the triangles of a node along the widest axis of their
+// centroids.
 void order_triangles(Centroid* centroids, int64_t count);
 
-// Fills `numbers` and `corners` from a list in order.
+// Fills `numbers` and `corners` from an ordered list.
 void take_faces(const FaceList& list, Topology& topology);
 
-// Faces with the corners of an earlier one, of the same orientation and of the other: ascending indices into a
+// Faces with the corners of an earlier face, of the same or the opposite orientation: ascending indices into a
 // topology.
 struct Twins {
   std::vector<int32_t> repeated, opposed;
@@ -57,23 +57,23 @@ struct Twins {
 // is not valid.
 Twins pair_edges(Topology& topology, Report& report);
 
-// The bodies of a mesh that are drawn from both sides: groups of faces that share vertices, in which each face has one
-// that looks the other way.
+// The two-sided bodies of a mesh: groups of faces that share vertices, in which each face has a counterpart that looks
+// the other way.
 class Sides {
  public:
   // `opposed` as in Twins.
   Sides(const Topology& topology, const std::vector<int32_t>& opposed);
-  // The faces of such groups that come after those that look the other way: ascending indices into the topology.
+  // The back faces of these groups, each of which comes after its counterpart: ascending indices into the topology.
   std::vector<int32_t> backs() const;
-  // Takes groups for sheets that are not closed or not oriented without their backs, which is how `topology` has them;
-  // returns whether there was any.
+  // Excludes groups that are not closed or not oriented without their back faces, as they are in `topology`, since
+  // these are sheets, not bodies; returns whether there was any.
   bool find_open(const Topology& topology);
 
  private:
   int32_t group_of(int32_t vertex) const;
 
   std::vector<int32_t> opposed_, groups_;  // Faces, and their groups.
-  mutable std::vector<int32_t> above_;     // By vertex; the lowest vertex of a group is its root.
+  mutable std::vector<int32_t> above_;     // By vertex; the lowest vertex of a group is the root.
   std::vector<uint8_t> is_body_;           // By root.
 };
 
@@ -93,11 +93,11 @@ struct Leaves {
   Array<float> triangles, boxes, oriented;  // Layouts as in Tree.
   float low[3], high[3];
   double size;  // Sum of the areas of the leaves' boxes.
-  bool turned;  // A face's edge bc is less than half as long as another of its edges.
+  bool turned;  // Whether the edge bc of some face is less than half as long as another of its edges.
 };
-// Fills `normals` and `vertex_normals` of the surface, volume and area of the report.
+// Fits the leaves. Fills `normals` and `vertex_normals` of the surface, and volume and area of the report.
 std::shared_ptr<Leaves> fit_leaves(const Points& points, const Topology& topology, Surface& surface, Report& report);
-// Computes the boxes of all levels but the lowest.
+// Computes the boxes of all levels except the lowest.
 void fit_nodes(Leaves& leaves);
 // Bounds are widened by this fraction of the extent, since positions and values computed from them are rounded.
 inline constexpr float kWiden = 4e-7f;
@@ -107,25 +107,25 @@ inline constexpr float kFar = 1e18f;
 struct PartBox {
   double low[3], high[3];
 };
-// Tells for each box whether another one is nearer than the margin.
+// Returns for each box whether another box is nearer than the margin.
 std::vector<uint8_t> find_meeting(const std::vector<PartBox>& boxes, double margin);
 
-// Fills what the report says about components. Returns which parts are inside out; empty: none.
+// Fills the report's fields about components. Returns which parts are inside out; empty if none.
 std::vector<uint8_t> inspect_parts(const Points& points, const Topology& topology, const Leaves& leaves, double extent,
                                    Report& report);
 
-// Tells how often the faces of solid parts have to count beside those of others, so that what they enclose is inside
-// although others wind against it: 1, if the others do not.
+// Returns how often the faces of solid parts must count, relative to other faces, so that what they enclose is inside
+// even if other parts wind against it; 1 if they do not.
 int weigh_solids(const Points& points, const Topology& topology);
 
 // Computes Tree::dipoles; `faces` is the number of triangles.
 Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);
 
-// The owner of a vertex that no face uses, and of one that several chunks use; other owners are numbers of chunks.
+// The owners of a vertex that no face uses and of a vertex that several chunks use; other owners are chunk numbers.
 inline constexpr uint8_t kUnused = 255, kShared = 254;
 
-// Runs of leaves that are fitted together. They depend only on the number of leaves, so that sums do not depend on the
-// number of threads.
+// Runs of leaves that are fitted together. They depend only on the number of leaves, so that sums are independent of
+// the number of threads.
 struct Chunks {
   int32_t leaves, length, count;
 

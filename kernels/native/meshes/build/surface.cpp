@@ -1,4 +1,4 @@
-// Computes positions of vertices, and which chunk of the leaves sums each vertex normal.
+// Computes the positions of vertices, and which chunk of the leaves sums each vertex normal.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Finds out whether open parts of a mesh wind against what its solid parts enclose.
+// Determines whether open parts of a mesh wind against the volume that its solid parts enclose.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -11,17 +11,18 @@ namespace lumigrad::meshes {
 namespace {
 
 constexpr double kFourPi = 12.566370614359172;
-// The faces of a solid part that have a place each, the places of a part, and the places of all.
+// The number of faces of a solid part per place, the most places of a part, and the most places of all parts.
 constexpr int64_t kFacesOfPlace = 3, kPlaces = 8, kMostPlaces = 512;
-// The most faces and clusters that all places are compared with, of which each place has its share.
+// The most faces and clusters that all places together visit; each place has an equal share.
 constexpr int64_t kMostVisits = 1 << 22;
-// Faces or clusters that are joined. A cluster is one vector for places that are so many times its reach away.
+// The number of faces or clusters that are joined. A cluster counts as one vector for places at least kFar times its
+// reach away.
 constexpr std::size_t kFan = 8;
 constexpr double kFar = 4.0;
-// Faces count as so large at least, since those that have moved may have no area.
+// The least area of a face, since faces may have no area after a move.
 constexpr double kLeastArea = 1e-200;
 constexpr int32_t kNoPart = -1, kManyParts = -2;
-// Winding numbers above 1/2 are inside; what is enclosed exceeds it by a margin for places between those looked at.
+// Winding numbers above 1/2 are inside; enclosed places must exceed this by a margin, for places in between.
 constexpr double kEnclosed = 0.6;
 constexpr int kMostWeight = 3;
 
@@ -33,7 +34,7 @@ struct Box {
     for (int k = 0; k < 3; ++k) inside &= low[k] <= other.low[k] && other.high[k] <= high[k];
     return inside;
   }
-  // Whether a ball has a point of the box.
+  // Whether a ball meets the box.
   bool meets(Point middle, double radius) const {
     const double at[3] = {middle.x, middle.y, middle.z};
     double squared = 0.0;
@@ -60,11 +61,11 @@ double winding_of(const Corners& face, Point from) {
   return 2.0 / kFourPi * std::atan2(dot(a, cross(b, c)), rest);
 }
 
-// Faces that are close together, as they are seen from far away.
+// Neighbouring faces as seen from far away.
 struct Cluster {
   Point middle{}, area{};
   double size = 0.0, reach = 0.0;  // The sum of the areas, and the distance from `middle` to the farthest point.
-  int32_t part = kNoPart;          // That of all faces; kManyParts.
+  int32_t part = kNoPart;          // The part of all faces, or kManyParts.
 
   void add(Point at, Point vector, double amount, int32_t of) {
     part = part == kNoPart || part == of ? of : kManyParts;
@@ -99,8 +100,8 @@ class Sheets {
     while (levels_.back().size() > 1) levels_.push_back(joined_from(levels_.back()));
   }
 
-  // The winding number at a point of a part whose box is `own`, without the parts that are `held` by it. After
-  // `visits` faces and clusters the rest is taken as it is seen from far away.
+  // The winding number at a point of a part whose box is `own`, without parts for which `held` returns true. After
+  // `visits` faces and clusters, the rest is approximated as seen from far away.
   template <class Held>
   double winding(Point from, const Box& own, const Held& held, int64_t visits) const {
     return sum_of(levels_.size() - 1, 0, from, own, held, visits);
@@ -129,7 +130,7 @@ class Sheets {
     const double squared = squared_length(way);
     const double reach = cluster.reach * cluster.reach;
     const bool is_last = visits <= 0, is_far = squared > (is_last ? 1.0 : kFar * kFar) * reach;
-    // Faces of parts that are held lie in the box.
+    // Faces of held parts lie in the box.
     if (is_far && (is_last || !is_mixed || !own.meets(cluster.middle, cluster.reach))) {
       return dot(cluster.area, way) / (kFourPi * squared * std::sqrt(squared));
     }
@@ -221,7 +222,8 @@ class Weigher {
     return places;
   }
 
-  // The winding number of open parts in the middle of a face; not of those inside its part, whose cavities they are.
+  // The winding number of open parts in the middle of a face, without the parts inside its part, which are its
+  // cavities.
   double winding_at(int64_t slot, int64_t visits) const {
     const Point from = corners_of(slot).middle();
     const Box& own = boxes_[topology_.part_of(slot)];
@@ -232,7 +234,7 @@ class Weigher {
   const Topology& topology_;
   std::vector<Box> boxes_;                   // By part.
   std::vector<std::vector<int64_t>> solid_;  // The slots of each solid part.
-  Sheets sheets_;                            // The faces of all other parts.
+  Sheets sheets_;                            // The faces of all open parts.
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ void find_first(const double* vertices, const Hashed* entries, int64_t count, in
   }
 }
 
-// Numbers the first vertex at each position; the others at it get the same number.
+// Numbers the first vertex at each position; other vertices at the position get the same number.
 void number(const int32_t* first, int64_t count, Topology& topology) {
   const int parts = parts_for(count);
   const auto from = [&](int p) { return count * p / parts; };

@@ -1,4 +1,4 @@
-// The closest triangles of a mesh to many points; the result for one point bounds the search for its neighbours.
+// The closest triangles of a mesh to many points; the result for a point bounds the search for its neighbours.
 #pragma once
 
 #include "meshes/cpu/search.h"
@@ -13,7 +13,7 @@ struct Points {
   LG_INLINE Vec<float> at(int i) const { return {x[i], y[i], z[i]}; }
 };
 
-// Points of the surface that were found last: the closest of them bounds the next search.
+// Recently found points of the surface: the closest one bounds the next search.
 class Recent {
  public:
   LG_INLINE Recent() {
@@ -25,7 +25,7 @@ class Recent {
     z_[next_] = p.z;
     next_ = (next_ + 1) % kWide;
   }
-  // A little more than the squared distance to the closest, so that its own triangle is found again.
+  // A little more than the squared distance to the closest recent point, so that its own triangle is found again.
   LG_INLINE float bound(Vec<float> p) const {
     const Vec<Pack> d = spread(p) - Vec<Pack>{Pack::load(x_), Pack::load(y_), Pack::load(z_)};
     return fma(lowest(dot(d, d)), 1.00001f, kTiny);
@@ -61,7 +61,7 @@ inline void add(Entry& entry, const float* boxes, int lane, int place) {
 }
 
 // Finds where the search of points around `centre` begins if their answers lie within `reach` of it: replaces places by
-// their children as long as those that may hold an answer fit.
+// their children as long as all children that may hold an answer fit.
 inline void enter(const Tree& tree, Vec<float> centre, float reach, Entry& entry) {
   const Vec<Pack> p = spread(centre);
   int open[kWide] = {root_of(tree)};
@@ -99,14 +99,14 @@ LG_INLINE void search_from(const Tree& tree, const Entry& entry, Vec<float> poin
   if (lane >= 0) search(tree, point, entry.places[lane], nearest, waiting);
 }
 
-// Squared: nearer than the boxes of children that are missing, which must not be looked into.
+// A squared distance below that of the boxes of missing children, which must not be visited.
 inline constexpr float kEverywhere = 1e35f;
 
-// A group of this many points shares an entry. Fewer do not pay for it.
+// A group of kGroup points shares an entry, which does not pay for fewer than kLeastGroup.
 inline constexpr int kGroup = 64, kLeastGroup = 16;
 
-// The entry of points begin .. end - 1. Each is at most as far from the surface as the sum of their centre's distance
-// and its own distance to the centre, and its search is limited by its own radius.
+// Computes the entry of points begin .. end - 1. The distance of each point from the surface is at most the centre's
+// distance plus its own distance from the centre, and its search is limited by its own radius.
 inline void enter_group(const Tree& tree, const Points& points, int begin, int end, const Nearest* found,
                         const Recent& recent, Entry& entry, Waiting& waiting) {
   Vec<float> low = points.at(begin), high = low;
@@ -126,7 +126,8 @@ inline void enter_group(const Tree& tree, const Points& points, int begin, int e
   enter(tree, centre, min((sqrt(nearest.squared) + 2.0f * radius) * 1.00001f, reach), entry);
 }
 
-// found[i].squared: on entry what it must be below, then what it is; slot -1 where there is nothing so close.
+// found[i].squared is an upper bound on entry, and the squared distance on return; slot is -1 if no triangle is as
+// close.
 inline void find_closest(const Tree& tree, const Points& points, Nearest* found, Recent& recent, Waiting& waiting) {
   Entry entry;
   for (int begin = 0; begin < points.count; begin += kGroup) {

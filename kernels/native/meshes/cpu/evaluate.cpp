@@ -12,7 +12,7 @@ namespace {
 struct Chunk {
   const Settings* settings;
   const Outputs* out;
-  bool costs, closest;  // Wanted.
+  bool costs, closest;  // Whether each is requested.
   int count;
   int64_t numbers[kChunk];
   QueryRow rows[kChunk];
@@ -69,7 +69,7 @@ inline void look_from_centres(Chunk& chunk, const Obstacle& obstacle) {
   }
 }
 
-// Sweeps of the rows of a chunk past one obstacle: all walkers take their next sample together.
+// Sweeps of a chunk's rows past one obstacle: all walkers take their next sample together.
 
 template <class Walk>
 struct Walker {
@@ -77,7 +77,7 @@ struct Walker {
   Walk walk;
 };
 
-// Steps all walkers once; those that have finished leave.
+// Steps all walkers once; walkers that have finished leave.
 template <class Walk>
 inline int step(Chunk& chunk, const Obstacle& obstacle, Toward toward, Walker<Walk>* walkers, int count) {
   const Settings& settings = *chunk.settings;
@@ -133,7 +133,7 @@ void add_winners(Chunk& chunk) {
   }
 }
 
-// How many rows ahead a row's sphere and results are prefetched: neighbours in the order are far apart in memory.
+// The number of rows by which spheres and results are prefetched: neighbours in the order are far apart in memory.
 inline constexpr int kRowsAhead = 16;
 
 LG_INLINE void fetch_results(const Outputs& out, int64_t row) {
@@ -162,8 +162,8 @@ void evaluate_chunk(Chunk& chunk, const Obstacle* begin, const Obstacle* end) {
   }
 }
 
-// Rows begin .. end - 1 of the order, in runs of one environment. Specialised for the thread-local chunk, the function
-// would look up its address for each row.
+// Evaluates rows begin .. end - 1 of the order, in runs of one environment. Not inlined or cloned: specialised for the
+// thread-local chunk, the function would look up its address for each row.
 __attribute__((noinline, noclone)) void evaluate_rows(const World& world, const Spheres& spheres, const Order& order,
                                                       int64_t begin, int64_t end, Chunk& chunk) {
   while (begin < end) {
@@ -172,21 +172,21 @@ __attribute__((noinline, noclone)) void evaluate_rows(const World& world, const 
     for (; begin < end && environment_of(spheres, order[begin]) == environment; ++begin) {
       if (begin + kRowsAhead < end) __builtin_prefetch(spheres.rows + 4 * order[begin + kRowsAhead]);
       chunk.numbers[chunk.count] = order[begin];
-      // Rows are made in place: a copy would wait for the numbers just written.
+      // Rows are constructed in place: a copy would stall on the values just written.
       new (&chunk.rows[chunk.count++]) QueryRow(row_of(spheres, *chunk.settings, order[begin]));
     }
     evaluate_chunk(chunk, world.obstacles + world.begin[environment], world.obstacles + world.begin[environment + 1]);
   }
 }
 
-// The results of disabled rows.
+// Stores the results of disabled rows.
 void store_off(const Spheres& spheres, const Settings& settings, const Outputs& out) {
   for (int64_t i = 0, all = row_count(spheres); i < all; ++i) {
     if (!sphere_at(spheres.rows, i).on()) store_row(row_of(spheres, settings, i), settings, out, i);
   }
 }
 
-// Each chunk's sums are added in the order of the chunks, so that they do not depend on the number of threads.
+// Adds the chunks' sums in the order of the chunks, so that the result is independent of the number of threads.
 void add_chunk_moments(const double* parts, int64_t chunks, int64_t values, double* sums) {
   for (int64_t c = 0; c < chunks; ++c) {
     for (int64_t i = 0; i < values; ++i) sums[i] += parts[c * values + i];

@@ -1,5 +1,5 @@
-// The order in which rows are evaluated: without those that are off, grouped by environment, and within one along a
-// space-filling curve.
+// The order in which rows are evaluated: without rows that are off, grouped by environment, and within an environment
+// along a space-filling curve.
 #pragma once
 
 #include "common/cpu/radix_sort.h"
@@ -8,8 +8,8 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// Fewer rows are taken as they come, by the calling thread alone: sorting and waking threads would cost more than they
-// save.
+// Fewer rows are evaluated in their given order, by the calling thread alone: sorting and waking threads would cost
+// more than they save.
 inline constexpr int64_t kFewRows = 512;
 inline constexpr int kMaxSortParts = 64;
 
@@ -30,14 +30,14 @@ struct Box {
   }
 };
 
-// The low eight bits of a, two apart.
+// Spreads the low eight bits of `a` to every third bit.
 LG_INLINE uint32_t every_third(uint32_t a) {
   a = (a | a << 8) & 0x00f00f;
   a = (a | a << 4) & 0x0c30c3;
   return (a | a << 2) & 0x249249;
 }
 
-// Environments above, cells of a 256^3 grid along a Morton curve below.
+// Keys with the environment in the high bits, and the cell of a 256^3 grid along a Morton curve in the low bits.
 struct RowKey {
   float origin[3], scale;
 

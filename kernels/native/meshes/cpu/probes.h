@@ -9,7 +9,7 @@
 LG_BEGIN_ENGINE(meshes)
 
 inline constexpr int kChunk = 512;
-// A world of so many obstacles has shorter chunks, so that launches may be short too; each row takes 3 % longer.
+// Worlds with more obstacles than this have shorter chunks, so that launches can be short too; rows take 3 % longer.
 inline constexpr int kManyObstacles = 4096, kShortChunk = 128;
 inline int64_t chunk_rows(int64_t obstacles) { return obstacles > kManyObstacles ? kShortChunk : kChunk; }
 
@@ -17,14 +17,14 @@ inline int64_t chunk_rows(int64_t obstacles) { return obstacles > kManyObstacles
 struct Probes {
   int count;
   alignas(64) float x[kChunk], y[kChunk], z[kChunk];
-  float limit[kChunk];  // The search radius; exact: inside a mesh unlimited.
+  float limit[kChunk];  // The search radius; exact: unlimited inside a mesh.
   Sight seen[kChunk];
-  // The probes that are near enough to be searched for.
+  // The probes that are near enough to need a search.
   int near[kChunk];
   alignas(64) float near_x[kChunk], near_y[kChunk], near_z[kChunk];
   Nearest nearest[kChunk];
   uint8_t inside[kChunk];
-  Recent recent;  // Slots found lately on the obstacle at hand.
+  Recent recent;  // Recently found slots of the current obstacle.
   Waiting waiting;
 
   LG_INLINE Vec<float> at(int i) const { return {x[i], y[i], z[i]}; }
@@ -36,8 +36,8 @@ struct Probes {
   }
 };
 
-// Chooses the probes for which the hierarchy must be searched, and how far. A point that cannot be in the mesh may stop
-// at its limit; one that may be deep in it, if that counts, may not.
+// Chooses the probes for which the hierarchy must be searched, and how far. The search for a point that cannot be in
+// the mesh may stop at the point's limit; for a point that may be deep inside, if its depth matters, it may not.
 inline int choose_near(const Obstacle& mesh, Mode mode, Probes& p) {
   const Tree& tree = mesh.tree;
   const Vec<float> low = {tree.low[0], tree.low[1], tree.low[2]}, high = {tree.high[0], tree.high[1], tree.high[2]};
@@ -61,7 +61,7 @@ inline void find_insides(const Obstacle& mesh, Probes& p, int count) {
   if (mesh.sign == Sign::winding) inside_by_winding(mesh.tree, p.near_x, p.near_y, p.near_z, count, p.inside);
 }
 
-// How many probes ahead the data of a triangle are prefetched: they are far from the memory that the search reads.
+// The number of probes by which triangles' data are prefetched: they are far from the memory that the search reads.
 inline constexpr int kAhead = 8;
 
 LG_INLINE void fetch_features(const Tree& tree, int slot) {

@@ -11,7 +11,7 @@ LG_BEGIN_ENGINE(meshes)
 
 static_assert(kWide == kLanes);
 
-// A place in the hierarchy: its height above the leaves in the high bits, its number within that level in the low ones.
+// A place in the hierarchy: its height above the leaves in the high bits, its number within the level in the low bits.
 inline constexpr int kHeightShift = 27;
 inline constexpr int kNumberMask = (1 << kHeightShift) - 1;
 inline constexpr int kTriangleStride = kTriangleFloats * kWide;
@@ -22,18 +22,18 @@ LG_INLINE int place_of(int height, int number) { return height << kHeightShift |
 LG_INLINE int first_child(int place) { return place_of((place >> kHeightShift) - 1, (place & kNumberMask) << 4); }
 LG_INLINE int root_of(const Tree& tree) { return place_of(tree.levels, 0); }
 
-// The stack of the traversal: places and lower bounds of their squared distances. At each level all children of a node
-// but one are pushed.
+// The stack of the traversal: places and lower bounds of their squared distances. Each level pushes all children of a
+// node but one.
 struct Waiting {
   int count = 0;
   float squared[kMaxLevels * kWide + 2 * kWide];
   int places[kMaxLevels * kWide + 2 * kWide];
 };
 
-// The closest triangle so far, where on it the closest point is, and the way from there to the point.
+// The closest triangle so far, where on it the closest point is, and the vector from there to the point.
 struct Nearest {
   float squared;
-  int slot;  // -1: none is as close as asked for.
+  int slot;  // -1 if no triangle is close enough.
   Foot<float> foot;
   Vec<float> rest;
 };
@@ -70,7 +70,7 @@ inline void land(Nearest& nearest, int slot, Foot<Pack> foot, Vec<Pack> rest) {
   nearest.rest = {lane(rest.x, at), lane(rest.y, at), lane(rest.z, at)};
 }
 
-// The triangles of a leaf, and the points of them that are closest to p.
+// The triangles of a leaf, and their closest points to p.
 struct Leaf {
   Foot<Pack> foot;
   Vec<Pack> rest;
@@ -85,7 +85,7 @@ struct Leaf {
   }
 };
 
-// Two leaves at once: each alone is a long chain of operations.
+// Searches two leaves at once, since each alone is a long chain of dependent operations.
 LG_INLINE void look_into_leaves(const Tree& tree, int one, int two, Vec<Pack> p, Nearest& nearest) {
   const Leaf a(tree, one, p), b(tree, two, p);
   const float least = lowest(min(a.squared, b.squared));
@@ -109,7 +109,7 @@ LG_INLINE void look_into_leaf(const Tree& tree, int leaf, Vec<Pack> p, Nearest& 
   }
 }
 
-// The nearest of the children that may contain something closer, or -1; pushes the others.
+// Returns the nearest child that may contain a closer triangle, or -1; pushes the other such children.
 LG_INLINE int descend(Pack squared, IntPack places, const Nearest& nearest, Waiting& waiting) {
   const MaskPack close = squared < Pack(nearest.squared);
   const unsigned hits = to_bits(close);
@@ -129,7 +129,7 @@ LG_INLINE IntPack numbers_from(int first) {
   return IntPack::load(kRamp) + IntPack(first);
 }
 
-// Searches everything below `place` and on the stack that may be closer than nearest.squared.
+// Searches everything below `place` and on the stack that may be nearer than nearest.squared.
 LG_INLINE void search(const Tree& tree, Vec<float> point, int place, Nearest& nearest, Waiting& waiting) {
   const Vec<Pack> p = spread(point);
   while (true) {

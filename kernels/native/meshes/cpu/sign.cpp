@@ -13,10 +13,10 @@ LG_INLINE int64_t node_number(const Tree& tree, int place) {
   return tree.level_begin[(place >> kHeightShift) - 1] + (place & kNumberMask);
 }
 
-// A ray along one axis; coordinates are turned round so that it is the first.
+// A ray along one axis; coordinates are permuted so that this axis is the first.
 struct Ray {
   Vec<Pack> from;
-  int rows[3];  // Offsets of the turned coordinates of a box or a triangle, in floats.
+  int rows[3];  // Offsets of the permuted coordinates of a box or a triangle, in floats.
 
   LG_INLINE Vec<Pack> vector(const float* at) const {
     return {Pack::load(at + rows[0]), Pack::load(at + rows[1]), Pack::load(at + rows[2])};
@@ -31,7 +31,7 @@ LG_INLINE Ray ray_along(int axis, const float* point) {
 // Whether the ray first hits the back of a face. `waiting` is empty before and after.
 bool meets_back(const Tree& tree, const Ray& ray, Waiting& waiting) {
   Nearest nearest;
-  nearest.squared = kMissed;  // The field holds a distance here.
+  nearest.squared = kMissed;  // Here the field holds a distance that is not squared.
   bool back = false;
   int place = root_of(tree);
   while (true) {

@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// inside[i] = 1 if of the rays along +x, +y and +z from point i two or more meet the back of a face first (spec
+// inside[i] = 1 if at least two of the rays along +x, +y and +z from point i meet the back of a face first (spec
 // section 2).
 void inside_by_rays(const Tree& tree, const float* x, const float* y, const float* z, int count, uint8_t* inside);
 // inside[i] = 1 if the generalised winding number of point i exceeds 1/2.

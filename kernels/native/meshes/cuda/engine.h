@@ -1,4 +1,4 @@
-// The mesh engine on a CUDA device: everything is queued on the caller's stream.
+// The mesh engine on a CUDA device: all work is queued on the caller's stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,21 +19,21 @@ namespace lumigrad::meshes {
 
 // A mesh on the device. Topology, normals, dipoles and the order of triangles are copied from the host's Mesh: searches
 // visit fewer nodes with the host's splits than with an order that a device computes quickly. Triangles and boxes are
-// computed on the device from the positions. Calls on any stream may use it between begin_use and end_use: other
-// streams than the one that it was built on wait for that one, and are waited for before its memory is given back.
+// computed on the device from the positions. Calls on any stream may use the mesh between begin_use and end_use: they
+// wait for the stream on which it was built, and the mesh waits for them before it returns its memory.
 class CudaMesh {
  public:
   CudaMesh() = default;
   ~CudaMesh();
   static std::shared_ptr<const CudaMesh> build(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
-  // Copies a Mesh that Mesh::moved() returned without rebuilding it: the topology on the device is shared.
+  // Copies a Mesh that Mesh::moved() returned without rebuilding it, and shares the topology on the device.
   std::shared_ptr<const CudaMesh> moved(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) const;
   Tree tree() const { return tree_; }  // Pointers are to the device's memory.
   std::size_t bytes() const;
 
-  // Work that is queued on `stream` from now on waits until the mesh is complete.
+  // Makes work that is queued on `stream` from now on wait until the mesh is complete.
   void begin_use(cudaStream_t stream) const;
-  // The work that is queued on `stream` by now is all that uses it.
+  // Ends a use on `stream`: only work queued there so far uses the mesh.
   void end_use(cudaStream_t stream) const;
 
  private:
@@ -54,12 +54,12 @@ class CudaMesh {
   mutable std::map<cudaStream_t, DeviceEvent> uses_;
 };
 
-// State that the calls on a device share; only one call may use it at a time.
+// The state that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   DeviceStaging staging;
 };
 
-// Works on the current device. The world's meshes have the trees of CudaMesh, and its grids are in the device's memory.
+// Runs on the current device. The world's meshes have trees of CudaMesh, and its grids are in the device's memory.
 // The timer's stage is "query".
 DeviceTimer cuda_evaluate(const World& world, const Spheres& spheres, const Settings& settings, const Outputs& outputs,
                           CudaWorkspace& workspace, cudaStream_t stream);

@@ -17,8 +17,8 @@ __device__ inline bool is_inside(const Obstacle& mesh, const Searcher& by, Vec<f
   return by_rays || by_winding;
 }
 
-// The whole warp calls it; obstacles of rows that are on are meshes. The search stops at the probe's limit, unless the
-// point may be inside the mesh and its depth is needed: the closest surface may then be farther away.
+// The whole warp must call it; obstacles of rows that are on must be meshes. The search stops at the probe's limit,
+// unless the point may be inside the mesh and its depth is needed: the closest surface may then be farther away.
 template <Mode kMode>
 __device__ inline Sight look_at_mesh(const Searcher& by, const Probe& probe, bool on) {
   const Obstacle& mesh = *probe.obstacle;
@@ -62,7 +62,7 @@ __device__ inline Sight look_at_solid(const Probe& probe) {
   return sight;
 }
 
-// The whole warp calls it.
+// The whole warp must call it.
 template <Mode kMode>
 __device__ inline Sight look(const Searcher& by, const Probe& probe) {
   const bool mesh = probe.on && probe.obstacle->shape == Shape::mesh;
@@ -71,10 +71,10 @@ __device__ inline Sight look(const Searcher& by, const Probe& probe) {
 }
 
 constexpr unsigned kRowsOfBlock = kSearchThreads / kWide;
-// Least number of resident blocks: a search is bound by memory latency.
+// The least number of resident blocks, since searches are limited by memory latency.
 constexpr unsigned kBlocks = 6;
 
-// The sums of one row for the gradients of poses: each of the first kMomentDoubles lanes has one.
+// The sums of one row for the gradients of poses: one in each of the first kMomentDoubles lanes.
 struct Moments {
   int lane;
   double sum = 0.0;

@@ -10,8 +10,8 @@ namespace lumigrad::meshes {
 
 static_assert(2 * kWide == kWarp);
 
-// The whole warp calls each function together, both rows: the compiler knows who takes part, and need not ask at run
-// time. A row that has nothing to do takes part with values that do not matter to it.
+// The whole warp, i.e. both rows, must call each function together, so that the compiler need not determine at run time
+// which lanes take part. A row that has nothing to do takes part with values that do not matter.
 struct RowLanes {
   int begin;  // The first lane of the row in the warp.
   int lane;   // Number in the row.
@@ -20,7 +20,7 @@ struct RowLanes {
     const int place = lane_index();
     return {place & kWide, place % kWide};
   }
-  // Whether it is true for either row of the warp.
+  // Whether `it` is true for either row of the warp.
   static __device__ bool either(bool it) { return __any_sync(kWholeWarp, it) != 0; }
   // Returns the smallest value of the row to every lane; NaN is ignored.
   __device__ float least(float value) const {

@@ -30,10 +30,10 @@ __device__ void store_enclosing(BoxPair box, float margin, float* boxes, int64_t
   }
 }
 
-// Box of children that do not exist: far from everything.
+// The box of missing children, far from everything.
 __device__ BoxPair missing_box() { return {{kFar, kFar, kFar}, {-kFar, -kFar, -kFar}}; }
 
-// Sixteen lanes for each leaf, missing ones included; `places` is a multiple of kWide.
+// Sixteen lanes per leaf, including missing leaves; `places` is a multiple of kWide.
 __global__ void __launch_bounds__(kThreads)
     leaves_kernel(const float* positions, float rounder, const int32_t* corners, int64_t leaves, int64_t places,
                   float margin, float* triangles, float* boxes) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   store_enclosing(box, there ? margin : 0.0f, boxes, leaf, lanes);
 }
 
-// Sixteen lanes for each node of the level below, missing ones included; `places` is a multiple of kWide.
+// Sixteen lanes per node of the level below, including missing nodes; `places` is a multiple of kWide.
 __global__ void __launch_bounds__(kThreads)
     nodes_kernel(const float* below, int64_t nodes, int64_t places, float* boxes) {
   const int64_t node = int64_t{blockIdx.x} * kGroups + threadIdx.x / kWide;
@@ -165,7 +165,7 @@ void CudaMesh::fit(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream
   tree_.vertex_normals = vertex_normals_.data();
   fit_boxes(tree_, positions_.data(), triangles_.data(), boxes_.data(), stream);
   complete_ = std::make_unique<DeviceEvent>(stream);
-  // Reads the order that another stream may own.
+  // Work on this stream reads the order, which another stream may own.
   end_use(stream);
 }
 

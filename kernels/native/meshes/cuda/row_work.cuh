@@ -20,8 +20,8 @@ struct Call {
   bool costs, closest;  // Whether each is requested.
 };
 
-// Next search of a row: an obstacle from a place in its frame, up to the distance `limit`. `hint` is a slot that
-// was found nearby, or -1. `on` is false if nothing is left, and the obstacle is then any of the call's.
+// The next search of a row: an obstacle from a place in its frame, up to the distance `limit`. `hint` is a slot that
+// was found nearby, or -1. `on` is false if no search is left; the obstacle is then any of the call's.
 struct Probe {
   const Obstacle* obstacle;
   Vec<float> place;
@@ -36,14 +36,14 @@ struct CuroboWalks {
   CuroboCuboidWalk past_cuboid;
 };
 
-// Goes through a row's obstacles and, with kSweep, through the samples of its sweep past each: `probe` says what to
-// search, take() takes the result. It lies in shared memory, and the row's first lane works on it: in registers each
-// lane would keep what all have in common.
+// Goes through a row's obstacles and, with kSweep, through the samples of its sweep past each: `probe` is the next
+// search, take() takes the result. It lies in shared memory, where only the row's first lane works on it: in registers
+// each lane would hold a copy.
 template <Mode kMode, bool kSweep>
 struct RowWork {
   QueryRow row;
   Probe probe;
-  // Whether the sample that was taken counts, and its d cost / d place in the obstacle's frame.
+  // Whether the last sample counts, and its d cost / d place in the obstacle's frame.
   bool counts;
   Vec<float> gradient;
 
@@ -83,7 +83,7 @@ struct RowWork {
   }
 
  private:
-  // Asks for the next obstacle, from the row's centre.
+  // Sets `probe` to the next obstacle, from the row's centre.
   __device__ void ask_next(const Call& call) {
     probe.on = next_ != end_;
     if (!probe.on) return;
@@ -94,7 +94,7 @@ struct RowWork {
     toward_ = Toward::none;
   }
 
-  // Whether there is a sample to search from.
+  // Takes the result of the centre; returns whether there is a sample to search from.
   __device__ bool take_centre(const Call& call, const Sight& sight) {
     const Obstacle& o = *probe.obstacle;
     counts = false;
@@ -120,7 +120,7 @@ struct RowWork {
     return more || (toward_ == Toward::before && sweep(call, Toward::after));
   }
 
-  // Begins the samples in one direction; whether there are any.
+  // Begins the samples in one direction; returns whether there are any.
   __device__ bool sweep(const Call& call, Toward toward) {
     toward_ = toward;
     probe.hint = first_.slot;
@@ -133,7 +133,7 @@ struct RowWork {
     counts = add_sample(row, call.settings, *probe.obstacle, sight, probe.place, fraction, toward_, gradient);
   }
 
-  // Calls body(walk) with the walk past the obstacle at hand.
+  // Calls body(walk) with the walk past the current obstacle.
   template <class Body>
   __device__ void with_walk(const Body& body) {
     if constexpr (kMode == Mode::exact) {
@@ -146,8 +146,8 @@ struct RowWork {
   }
 
   const Obstacle *next_, *end_;
-  Sight first_;   // Sight from the centre,
-  float looked_;  // which was searched up to here.
+  Sight first_;   // The result from the centre.
+  float looked_;  // The radius of the search from the centre.
   Toward toward_;
   std::conditional_t<kMode == Mode::exact, ExactWalk, CuroboWalks> walk_;
 };

@@ -9,15 +9,15 @@
 
 namespace lumigrad::meshes {
 
-// A squared distance above all those to existing boxes and below those to missing children.
+// A squared distance above that of all existing boxes and below that of missing children.
 inline constexpr float kNoLimit = 1e34f;
 
-// A row of 16 numbers, one for each lane.
+// The lane's vector from three rows of 16 numbers.
 __device__ inline Vec<float> vector_of_lane(const float* rows, int lane) {
   return {rows[lane], rows[kWide + lane], rows[2 * kWide + lane]};
 }
 
-// Threads of a block that searches.
+// The number of threads of a searching block.
 inline constexpr int kSearchThreads = 128;
 
 // The bounds of unvisited children, one per level of the tree and lane. In shared memory, since the level is an index.
@@ -27,7 +27,7 @@ struct WaitingBounds {
   __device__ float& operator[](int level) const { return all[level * kSearchThreads + static_cast<int>(threadIdx.x)]; }
 };
 
-// State that the searches of a warp's two rows share. The whole warp calls them; `on` says for which rows.
+// The state that the searches of a warp's two rows share. The whole warp must call them; `on`: whether a row searches.
 struct Searcher {
   RowLanes lanes;
   WaitingBounds waiting;
@@ -37,8 +37,8 @@ struct Searcher {
 //   float bound(const float* boxes, int64_t node)  returns a lower bound for all that the lane's child contains
 //   void leaf(int64_t leaf, bool on)               may lower the limit, the same for all lanes; the whole warp calls it
 // Each lane keeps the bounds of its own unvisited children, one per level; node numbers follow from the tree's shape.
-// Begins with leaf `first` if it is not -1. Ends when the searches of both rows have; `tree` is read for rows that are
-// on.
+// Begins with leaf `first` unless it is -1. Ends when both rows' searches have ended; reads `tree` only for rows that
+// are on.
 template <class Search>
 __device__ inline void descend(const Tree& tree, const Searcher& by, Search& search, bool on, int first = -1) {
   if (!RowLanes::either(on)) return;
@@ -82,7 +82,7 @@ struct ClosestSearch {
   const RowLanes& lanes;
   Vec<float> p;
   float limit;
-  int slot;  // -1: none was found.
+  int slot;  // -1 if none was found.
 
   __device__ float bound(const float* boxes, int64_t) const {
     return squared_distance_to_box(p, vector_of_lane(boxes, lanes.lane), vector_of_lane(boxes + 3 * kWide, lanes.lane));
@@ -104,7 +104,7 @@ struct ClosestSearch {
   }
 };
 
-// `hint` is a slot that may be close, or -1.
+// The slot of the closest triangle, or -1; `hint` is a slot that may be close, or -1.
 __device__ inline int closest_slot(const Tree& tree, const Searcher& by, Vec<float> p, float limit, int hint, bool on) {
   ClosestSearch search = {tree, by.lanes, p, limit, -1};
   descend(tree, by, search, on, hint >= 0 ? hint / kWide : -1);
@@ -118,7 +118,7 @@ struct RaySearch {
   Vec<float> p;
   int rows[3];  // Offsets of the permuted coordinates, in floats.
   float limit;
-  bool back;  // The hit is on the back of a face.
+  bool back;  // Whether the hit is on the back of a face.
 
   __device__ Vec<float> vector(const float* at) const {
     return {at[rows[0] + lanes.lane], at[rows[1] + lanes.lane], at[rows[2] + lanes.lane]};
@@ -145,7 +145,7 @@ __device__ inline bool inside_by_rays(const Tree& tree, const Searcher& by, Vec<
   const float at[3] = {p.x, p.y, p.z};
   int votes = 0;
   for (int axis = 0; axis < 3; ++axis) {
-    // Whether the votes that are left may decide.
+    // Whether the remaining votes can change the result.
     const bool open = on && votes < 2 && votes + 3 - axis >= 2;
     const int y = (axis + 1) % 3, z = (axis + 2) % 3;
     RaySearch search = {tree, by.lanes, {at[axis], at[y], at[z]}, {axis * kWide, y * kWide, z * kWide}, kMissed, false};
@@ -155,7 +155,7 @@ __device__ inline bool inside_by_rays(const Tree& tree, const Searcher& by, Vec<
   return votes >= 2;
 }
 
-// Sums the winding number: far parts of the mesh by their expansions, near ones triangle by triangle.
+// Sums the winding number: distant parts of the mesh by their expansions, near parts triangle by triangle.
 struct WindingSearch {
   const Tree& tree;
   const RowLanes& lanes;

@@ -10,19 +10,20 @@ LG_BEGIN_ENGINE(meshes)
 
 // The closest point of a triangle to p.
 struct Foothold {
-  Vec<float> rest;    // p less the closest point
-  float length;       // of `rest`
+  Vec<float> rest;    // p minus the closest point.
+  float length;       // Length of `rest`.
   Vec<float> normal;  // Pseudo-normal there, of any length.
-  bool flat;          // Inside a face: `normal` has a length of 1, and the derivative of the distance is along it.
-  float side;         // 1: in front of the surface, by its normals; -1: behind.
+  bool flat;          // Inside a face: `normal` has length 1, and the derivative of the distance is along it.
+  float side;         // 1 in front of the surface, by its normals; -1 behind it.
 };
 
 LG_INLINE Vec<float> vector_at(const float* rows, int64_t row) {
   return {rows[3 * row], rows[3 * row + 1], rows[3 * row + 2]};
 }
 
-// Face, edge or corner: its own normal, that of both faces, or that of the vertex (Baerentzen and Aanaes 2005). Faces
-// with hardly an area have none, and take those of the faces around them.
+// The pseudo-normal of a face, an edge or a corner: the face's normal, the sum of both faces' normals, or the vertex
+// normal (Baerentzen and Aanaes 2005). Faces with nearly no area have no normal, and use those of the faces around
+// them.
 LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature feature, bool& flat) {
   flat = false;
   if (feature >= kCornerA) return vector_at(tree.vertex_normals, tree.corners[3 * slot + (feature - kCornerA)]);
@@ -42,8 +43,8 @@ LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature featu
   return normal;
 }
 
-// Closer than this fraction of the mesh's extent the vector to the surface is computed from the vertices themselves:
-// the edges of a triangle are rounded, which changes its direction next to a corner or an edge.
+// Closer than this fraction of the mesh's extent, the vector to the surface is computed from the vertices themselves:
+// the edges of a triangle are rounded, which changes the vector's direction next to a corner or an edge.
 inline constexpr float kNear = 1e-3f;
 
 // Vector from p to the edge between two corners, `part` of the way from `first` to `second`, measured from the nearer
@@ -66,7 +67,7 @@ LG_INLINE Vec<float> rest_nearby(const Tree& tree, int64_t slot, Feature feature
   return at.flat ? dot(p - corner(0), at.normal) * at.normal : at.rest;
 }
 
-// Foothold of a point that is `rest` away from its foot on the triangle.
+// The foothold of a point that is `rest` away from its foot on the triangle.
 LG_INLINE Foothold foothold_at(const Tree& tree, int64_t slot, Foot<float> foot, Vec<float> rest, Vec<float> p) {
   const Feature feature = feature_of(foot);
   Foothold at;
@@ -89,15 +90,15 @@ LG_INLINE Foothold foothold_of(const Tree& tree, int64_t slot, Vec<float> p) {
   return foothold_at(tree, slot, foot, rest_of(w, u, v, foot), p);
 }
 
-// 1 outside, -1 inside, by the mesh's sign policy; `inside` is the result of the rays or of the winding number.
+// 1 outside, -1 inside, by the mesh's sign policy; `inside` is the result of the rays or the winding number.
 LG_INLINE float sign_of(const Obstacle& mesh, float side, bool inside) {
   if (mesh.sign == Sign::none) return 1.0f;
   if (mesh.sign == Sign::normals) return mesh.orientation < 0.0f ? -side : side;
   return inside ? -1.0f : 1.0f;
 }
 
-// Whether a point is in the mesh however far it is from the surface: some are, if it is within the mesh's bounds, or if
-// the mesh by its normals is all around what it encloses.
+// Whether a point may be inside the mesh at any distance from the surface: if it is within the mesh's bounds, or if by
+// its normals the mesh encloses everything around it.
 LG_INLINE bool any_depth(const Obstacle& mesh, float squared_distance_to_bounds) {
   if (mesh.sign == Sign::none) return false;
   const bool around = mesh.sign == Sign::normals && mesh.tree.inverted != (mesh.orientation < 0.0f);
@@ -116,12 +117,13 @@ LG_INLINE Distance<float> contact_of(const Foothold& at, float sign, float exten
   return {sign * at.length, (sign * at.side * inverse) * at.normal};
 }
 
-// Contact as in cuRobo: along the way to the closest point; nothing on the surface itself (spec section 4).
+// Contact as in cuRobo: the derivative is along the vector from the closest point, and 0 on the surface itself (spec
+// section 4).
 LG_INLINE Distance<float> contact_of_curobo(const Foothold& at, float sign, float extent) {
   return {sign * at.length, (at.length > kLeastWay * extent ? sign / at.length : 0.0f) * at.rest};
 }
 
-// cuRobo's search radius for a mesh (spec section 3); the field has no activation distance in `inflated`.
+// cuRobo's search radius for a mesh (spec section 3); for the field, `inflated` has no activation distance.
 LG_INLINE float search_radius_curobo(float inflated, float reach) {
   return inflated > reach ? reach + inflated : reach;
 }

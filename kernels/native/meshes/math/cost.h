@@ -10,8 +10,8 @@ struct Cost {
   N value, slope;  // d value / d depth
 };
 
-// Cost of the depth d = radius + activation - distance: 0 below 0, d^2 / (2 activation) up to the activation distance,
-// then d - activation / 2.
+// The cost of the depth d = radius + activation - distance: 0 below 0, d^2 / (2 activation) up to the activation
+// distance, then d - activation / 2.
 template <class N>
 LG_INLINE Cost<N> cost_of(N depth, N activation) {
   const N zero = N(0.0f), one = N(1.0f), half = N(0.5f);
@@ -25,7 +25,7 @@ LG_INLINE Cost<N> cost_of(N depth, N activation) {
 // Below this speed, in m/s, costs are not scaled (spec section 6.3).
 inline constexpr float kLeastSpeed = 1e-3f;
 
-// The speed of a centre from those a time step of dt before and after it, and its direction.
+// The speed of a centre, from the centres a time step dt before and after it, and its direction.
 struct Speed {
   float value;
   Vec<float> direction;
@@ -37,7 +37,7 @@ LG_INLINE Speed speed_of(Vec<float> before, Vec<float> after, float dt) {
   return {length / (2.0f * dt), inverse * way};
 }
 
-// Exact: cost * speed and its derivatives. `jacobian` is that of params.h and is changed with the cost.
+// Exact: multiplies the cost by the speed, and updates `jacobian` (see params.h).
 LG_INLINE void scale_by_speed(Vec<float> before, Vec<float> after, float dt, float& cost, float* jacobian) {
   const Speed speed = speed_of(before, after, dt);
   if (!(speed.value > kLeastSpeed)) return;

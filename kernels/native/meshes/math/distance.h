@@ -5,7 +5,7 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// A signed distance, positive outside, and its derivative by the point.
+// A signed distance, positive outside, and its derivative with respect to the point.
 template <class N>
 struct Distance {
   N value;
@@ -30,10 +30,10 @@ LG_INLINE N squared_distance_to_centred_box(Vec<N> p, Vec<N> half) {
   return fma(z, z, fma(y, y, x * x));
 }
 
-// The signed distance to a cuboid, the same for exact and cuRobo's semantics (spec section 8). From a point in the
-// cuboid's frame to the cuboid of these half edges around the origin. Outside the Euclidean distance; inside minus that
-// to the nearest face, where that of y goes before that of x, and that before that of z. The surface belongs to the
-// inside, so that the derivative always has a length of 1. The closest point of the surface is p - value * gradient.
+// The signed distance from a point in the cuboid's frame to the cuboid with these half edges around the origin, the
+// same for exact and cuRobo's semantics (spec section 8): outside the Euclidean distance; inside minus the distance to
+// the nearest face, where ties prefer y, then x, then z. The surface belongs to the inside, so that the derivative
+// always has length 1. The closest point of the surface is p - value * gradient.
 template <class N>
 LG_INLINE Distance<N> distance_to_cuboid(Vec<N> p, Vec<N> half) {
   const N zero = N(0.0f), one = N(1.0f);

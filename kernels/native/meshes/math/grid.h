@@ -6,11 +6,11 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// Position of a point between voxel centres along one axis.
+// The position of a point between voxel centres along one axis.
 struct Between {
   int32_t low;
-  int64_t step;    // Offset of the next voxel's value; 0 where there is none.
-  float fraction;  // Part of the way to it.
+  int64_t step;    // Offset of the next voxel's value; 0 if there is none.
+  float fraction;  // Fraction of the way to the next voxel.
 };
 
 // `place` is counted in voxels from the first centre on. NaN counts as 0.
@@ -23,8 +23,8 @@ LG_INLINE Between between(float place, int32_t voxels, int64_t stride) {
 
 LG_INLINE float mix(float a, float b, float t) { return fma(t, b - a, a); }
 
-// Trilinear between voxel centres. Outside of them the value at the nearest point that is not, and the distance to it;
-// the derivative is that of this.
+// Trilinear interpolation between voxel centres. Outside, the value at the nearest point of the grid plus the distance
+// to it; the derivative is that of the sum.
 LG_INLINE Distance<float> distance_to_grid(const Obstacle& grid, Vec<float> p) {
   const float* half = grid.half;
   const Vec<float> held = {min(max(p.x, -half[0]), half[0]), min(max(p.y, -half[1]), half[1]),
@@ -58,13 +58,13 @@ LG_INLINE Vec<float> surface_point_of_grid(Vec<float> p, Distance<float> at) {
   return square > 0.0f ? along(p, -at.value / sqrt(square), at.gradient) : p;
 }
 
-// cuRobo's distance where a grid was not observed.
+// cuRobo's distance where the grid was not observed.
 inline constexpr float kUnobserved = 1000.0f;
-// Voxels at each end of an axis that it treats as not observed, like everything outside.
+// The number of voxels at each end of an axis that cuRobo treats as not observed, like everything outside.
 inline constexpr int kUnobservedVoxels = 2;
 
-// Distance as in cuRobo (spec section 8): the value of the next lower voxel, and the direction of central differences,
-// 0 where they are 0. False where nothing was observed.
+// The distance as in cuRobo (spec section 8): the value of the next lower voxel, and the direction of central
+// differences, 0 where they are 0. False where nothing was observed.
 LG_INLINE bool distance_to_grid_curobo(const Obstacle& grid, Vec<float> p, Distance<float>& result) {
   const float place[3] = {(p.x + grid.half[0]) / grid.voxel, (p.y + grid.half[1]) / grid.voxel,
                           (p.z + grid.half[2]) / grid.voxel};

@@ -9,19 +9,19 @@ LG_BEGIN_ENGINE(meshes)
 
 // The result of searching an obstacle from one position.
 struct Sight {
-  Distance<float> at;  // Distance in the obstacle's frame.
+  Distance<float> at;  // In the obstacle's frame.
   int32_t slot;        // Slot of a mesh.
   bool found;
 };
 
-// Sight of the obstacle that is closest so far.
+// The result for the closest obstacle so far.
 struct ClosestSight {
   float distance;
   Vec<float> normal, point;  // World frame.
-  int32_t face, obstacle;    // -1: nothing was found.
+  int32_t face, obstacle;    // -1 if nothing was found.
 };
 
-// Sample that costs most, in the frame of its obstacle; obstacle -1: none costs.
+// The sample with the largest cost, in the frame of its obstacle; obstacle -1 if no sample has a cost.
 struct WinningSample {
   int32_t obstacle;
   Vec<float> gradient, place;
@@ -29,10 +29,10 @@ struct WinningSample {
 
 struct QueryRow {
   Sphere own;
-  float inflated;                 // Radius and activation distance; of a field, the radius.
-  Vec<float> before, after;       // Centres; where there is none to sweep to, the own one.
-  float half_before, half_after;  // Half the way to them; 0: not swept.
-  bool scaled;                    // Costs are scaled by the speed.
+  float inflated;                 // Radius plus activation distance; for a field, the radius.
+  Vec<float> before, after;       // Adjacent centres; the own centre if there is none to sweep to.
+  float half_before, half_after;  // Half the distances to them; 0 if not swept.
+  bool scaled;                    // Whether costs are scaled by the speed.
   bool exhausted;
   float field;  // Largest depth of the centre itself.
   RowSums sums;
@@ -83,8 +83,8 @@ LG_INLINE float reach_of_centre(const QueryRow& row, const Settings& settings, b
              costs ? row.inflated + kBeyondHalf * max(row.half_before, row.half_after) : 0.0f);
 }
 
-// Adds the cost of a sample at `place` with the result `sight`, in the obstacle's frame. True if `gradient`, d cost / d
-// place in that frame, is used: with a maximum, until a larger cost is found.
+// Adds the cost of a sample at `place` with the result `sight`, in the obstacle's frame. Returns whether `gradient`,
+// d cost / d place in that frame, counts; with a maximum, it counts until a larger cost is found.
 LG_INLINE bool add_sample(QueryRow& row, const Settings& settings, const Obstacle& obstacle, const Sight& sight,
                           Vec<float> place, float fraction, Toward toward, Vec<float>& gradient) {
   // Beyond the reach there is no cost.
@@ -119,14 +119,14 @@ LG_INLINE void keep_field(QueryRow& row, const Obstacle& obstacle, const Sight& 
   row.sums.put(3, -1.0f, rotated_back(obstacle.rotation, sight.at.gradient));
 }
 
-// cuRobo's field has another floor where there are only cuboids (spec section 5).
+// The floor of cuRobo's field, which differs if there are only cuboids (spec section 5).
 LG_INLINE float field_floor(float radius, float reach, const Obstacle* begin, const Obstacle* end) {
   bool cuboids = begin != end;
   for (const Obstacle* o = begin; o != end; ++o) cuboids = cuboids && o->shape == Shape::cuboid;
   return cuboids ? -(2.0f * reach + radius) : -search_radius_curobo(radius, reach);
 }
 
-// The results that need all obstacles.
+// Computes the results that need all obstacles.
 LG_INLINE void finish_row(QueryRow& row, const Settings& settings) {
   RowSums& sums = row.sums;
   if (settings.mode == Mode::curobo_field) {

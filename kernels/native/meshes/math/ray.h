@@ -1,5 +1,5 @@
-// Intersections of the ray from a point along +x with boxes and triangles. For rays along y and z permute the axes to
-// (y, z, x) and (z, x, y), which are right-handed too. N is float or a pack.
+// Intersections of the ray from a point along +x with boxes and triangles. For rays along y and z, permute the axes to
+// (y, z, x) and (z, x, y), which are also right-handed. N is float or a pack.
 #pragma once
 
 #include "meshes/math/vector.h"
@@ -8,7 +8,7 @@ LG_BEGIN_ENGINE(meshes)
 
 inline constexpr float kMissed = 1e30f;
 
-// How far the ray is from p to the box, at least; kMissed: it does not meet it.
+// A lower bound of the distance along the ray from p to the box; kMissed if the ray misses it.
 template <class N>
 LG_INLINE N ray_to_box(Vec<N> p, Vec<N> low, Vec<N> high) {
   const auto meets = (p.y >= low.y) & (p.y <= high.y) & (p.z >= low.z) & (p.z <= high.z) & (p.x <= high.x);
@@ -17,12 +17,12 @@ LG_INLINE N ray_to_box(Vec<N> p, Vec<N> low, Vec<N> high) {
 
 template <class N>
 struct RayHit {
-  N distance;  // kMissed: none
-  N facing;    // Above 0: the ray meets the back of the triangle.
+  N distance;  // kMissed if there is no hit.
+  N facing;    // Above 0 if the ray meets the back of the triangle.
 };
 
-// Hit of the triangle a + s u + t v, its edges included: where two triangles share an edge, a ray through it meets both
-// or one, and never slips through. Nothing is fused, so that an edge means the same to both.
+// The hit of the triangle a + s u + t v, including its edges. A ray through an edge shared by two triangles meets one
+// or both, and never slips through. No operation is fused, so that both triangles compute the same for the edge.
 template <class N>
 LG_INLINE RayHit<N> ray_to_triangle(Vec<N> p, Vec<N> a, Vec<N> u, Vec<N> v) {
   const N zero = N(0.0f);

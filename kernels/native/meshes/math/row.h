@@ -1,4 +1,4 @@
-// The results of a row from its samples: that of the centre, and those of sweeps toward the adjacent time steps.
+// The results of a row from its samples: the centre, and sweeps toward the adjacent time steps.
 #pragma once
 
 #include "meshes/math/cost.h"
@@ -10,7 +10,7 @@ LG_BEGIN_ENGINE(meshes)
 // Spheres with larger numbers are ignored: their squares would come near the boxes of missing children.
 inline constexpr float kLargest = 1e15f;
 
-// A sphere of the caller; disabled if its radius is negative, or a number is not finite or too large.
+// A sphere given by the caller; disabled if its radius is negative, or a number is not finite or too large.
 struct Sphere {
   Vec<float> centre;
   float radius;
@@ -24,7 +24,7 @@ LG_INLINE Sphere sphere_at(const float* rows, int64_t row) {
   return {{s[0], s[1], s[2]}, s[3]};
 }
 
-// The place of a sample, at a fraction of the way from the centre to its neighbour.
+// The place of a sample, at a fraction of the way from the centre to the neighbour.
 LG_INLINE Vec<float> sample_at(Vec<float> centre, float fraction, Vec<float> neighbour) {
   return along(centre, fraction, neighbour - centre);
 }
@@ -63,30 +63,30 @@ struct RowSums {
     if (sample.toward == Toward::after) put(6, sample.fraction, sample.gradient);
     jacobian[9] += sample.cost.slope;
   }
-  // True if the sample is the largest so far: then it is all that the row consists of.
+  // If the sample's cost is the largest so far, replaces the row's results by it and returns true.
   LG_INLINE bool add_maximum(const Sample& sample) {
     if (!(sample.cost.value > cost)) return false;
     *this = RowSums{};
     add(sample);
     return true;
   }
-  // Adds as cuRobo does: all of the gradient goes to the centre (spec section 6.2).
+  // Adds as cuRobo does: the whole gradient goes to the centre (spec section 6.2).
   LG_INLINE void add_curobo(const Sample& sample) {
     cost += sample.cost.value;
     put(3, 1.0f, sample.gradient);
   }
 };
 
-// Sample at distance `at` from obstacle `o`; costs of depths below 0 are 0.
+// The sample at distance `at` from obstacle `o`; costs of depths below 0 are 0.
 LG_INLINE Sample sample_of(const Obstacle& o, Distance<float> at, float inflated, float activation, float fraction,
                            Toward toward) {
   const Cost<float> cost = cost_of(inflated - at.value, activation);
   return {cost, rotated_back(o.rotation, -cost.slope * at.gradient), fraction, toward};
 }
 
-// Exact: the distance of the inflated sphere from an obstacle that was searched within `radius`; a lower bound if it
-// was not found. The samples of a sweep do not depend on the bound if it is at least half the length of the half
-// segment.
+// Exact: the distance of the inflated sphere from an obstacle that was searched within `radius`, or a lower bound if
+// the obstacle was not found. The samples of a sweep do not depend on the bound if it is at least half the length of
+// the half segment.
 LG_INLINE float clearance_of(bool found, float distance, float radius, float inflated) {
   return (found ? distance : radius) - inflated;
 }

@@ -1,5 +1,5 @@
-// The samples of a sweep on the half segment from a centre toward that of an adjacent time step. A walker returns the
-// next sample until it has none; after each, its caller passes the distance of the inflated sphere to the obstacle.
+// The samples of a sweep on the half segment from a centre toward the centre of an adjacent time step. A walker returns
+// the next sample until it has none; after each, its caller passes the inflated sphere's distance to the obstacle.
 #pragma once
 
 #include "meshes/math/query.h"
@@ -9,28 +9,28 @@ LG_BEGIN_ENGINE(meshes)
 
 inline constexpr int kMaxHalvings = 8;
 
-// Factor by which the free balls around a point must overlap: where balls only touch, a point could pass through a thin
-// sheet between them without a cost.
+// The factor by which the free balls of a point, a sphere of radius 0, must overlap: between balls that only touch, a
+// point could pass through a thin sheet without a cost.
 inline constexpr float kOverlap = 1.000004f;
 
-// Exact: halves the way from the centre to the middle of the segment until the free balls around the samples cover it:
-// where two neighbouring samples are free their gap is at most the sum of their clearances, so that nothing in between
-// can touch (a ball of size 0, where a sample touches, covers nothing); where one is in contact the gap is at most the
-// inflated radius. The samples do not depend on the direction of time, and lie at dyadic fractions, which do not move
-// with the centres: derivatives need only their weights.
+// Exact: halves the way from the centre to the middle of the segment until the free balls around the samples cover it.
+// If two neighbouring samples are free, their gap is at most the sum of their clearances, so that nothing in between
+// can touch (the ball of a sample that touches has size 0 and covers nothing); if one is in contact, the gap is at most
+// the inflated radius. The samples do not depend on the direction of time, and lie at dyadic fractions, which do not
+// move with the centres, so that derivatives need only their weights.
 struct HalvingWalk {
   float half, gap_in_contact;  // Length of half the segment; the inflated radius.
-  float overlap;               // 1; of points kOverlap.
-  float left;                  // Clearance (distance - inflated radius) at the left end of the interval at hand.
+  float overlap;               // 1, or kOverlap for points.
+  float left;                  // Clearance (distance - inflated radius) at the left end of the current interval.
   float right[kMaxHalvings + 1];
-  int16_t halvings;  // Halvings at most; samples = 2^halvings
-  int16_t depth;     // Halvings of the current interval; -1: the middle of the segment was not sampled
+  int16_t halvings;  // The most halvings; samples = 2^halvings.
+  int16_t depth;     // Halvings of the current interval; -1 before the middle of the segment is sampled.
   int32_t position;  // Left end of the current interval, in 2^-halvings of the half segment.
-  bool touched;      // Some sample is in contact.
-  // No sample of the half segment touched, but it was not shown to be free.
+  bool touched;      // Whether some sample is in contact.
+  // Whether no sample of the half segment touched, but it was not shown to be free.
   bool exhausted;
 
-  // `clearance` at the centre. False: no samples are needed.
+  // Starts from the clearance at the centre; returns false if no samples are needed.
   LG_INLINE bool start(float half_length, float clearance, float inflated, int samples) {
     half = half_length;
     gap_in_contact = inflated;
@@ -49,7 +49,7 @@ struct HalvingWalk {
     const int units = depth < 0 ? 1 << halvings : position + (1 << (halvings - depth - 1));
     return 0.5f * static_cast<float>(units) / static_cast<float>(1 << halvings);
   }
-  // Takes the clearance at that sample; returns whether there is another.
+  // Takes the clearance at the sample; returns whether there is another.
   LG_INLINE bool advance(float clearance) {
     right[++depth] = clearance;
     touched |= clearance < 0.0f;
@@ -65,7 +65,7 @@ struct HalvingWalk {
         return false;
       }
       left = right[depth];
-      // The next interval ends where its parent does.
+      // The next interval ends where its parent ends.
       int zeros = 0;
       while ((position >> zeros & 1) == 0) ++zeros;
       const int next = halvings - zeros;
@@ -78,14 +78,14 @@ struct HalvingWalk {
 // The results of a sample for a walker besides the penetration d = inflated radius - distance.
 struct Seen {
   float depth;  // d
-  bool found;   // within the search radius `cap`
+  bool found;   // Within the search radius `cap`.
 };
 
-// A head-on approach to a flat face ends where the depth is 0 up to rounding (spec section 6.1, iii): that is not
-// a contact, whatever its sign.
+// A head-on approach to a flat face ends where the depth is 0 up to rounding (spec section 6.1, iii), which is not a
+// contact, whatever the sign of the depth.
 inline constexpr float kTouch = 1e-6f;
 
-// March past a mesh as in cuRobo (spec section 6.1), forward and backward in time; `limit` is the search radius where
+// A march past a mesh as in cuRobo (spec section 6.1), forward and backward in time; `limit` is the search radius if
 // nothing is found.
 struct CuroboMarch {
   float half, travelled;
@@ -111,12 +111,12 @@ struct CuroboMarch {
   }
 };
 
-// March past a cuboid or a grid as in cuRobo (spec section 8).
+// A march past a cuboid or a grid as in cuRobo (spec section 8).
 struct CuroboCuboidMarch {
   float length, travelled;
   int32_t steps;
 
-  // `distance` of the sphere's centre from the surface, unsigned.
+  // `distance`: the unsigned distance of the sphere's centre from the surface.
   LG_INLINE bool start(float whole, float distance, float inflated, int sweep_steps, bool forward) {
     length = whole;
     steps = sweep_steps;
@@ -132,7 +132,7 @@ struct CuroboCuboidMarch {
 
 // The walkers above behind one interface:
 //   start(...)     returns whether there is a first sample, given the result of the centre, searched within `looked`
-//   fraction()     returns the position of the sample on the way to the neighbour in time
+//   fraction()     returns the position of the sample on the way to the adjacent centre
 //   reach(...)     returns the search radius of the sample
 //   advance(...)   takes the result of the sample; returns whether there is another
 
@@ -156,7 +156,7 @@ struct ExactWalk {
   }
 };
 
-// Past a mesh.
+// The walk past a mesh.
 struct CuroboWalk {
   CuroboMarch march;
 
@@ -176,7 +176,7 @@ struct CuroboWalk {
   }
 };
 
-// Past a cuboid or a grid.
+// The walk past a cuboid or a grid.
 struct CuroboCuboidWalk {
   CuroboCuboidMarch march;
 

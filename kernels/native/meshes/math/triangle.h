@@ -12,15 +12,15 @@ struct Foot {
   N s, t;
 };
 
-// Rest of the way from a to w = p - a after a + s u + t v.
+// The vector from a + s u + t v to p, with w = p - a.
 template <class N>
 LG_INLINE Vec<N> rest_of(Vec<N> w, Vec<N> u, Vec<N> v, Foot<N> foot) {
   return along(along(w, -foot.s, u), -foot.t, v);
 }
 
 // Minimises |w - s u - t v|^2 over s, t >= 0, s + t <= 1: inside, or on the best of the three edges. A triangle without
-// an area (its determinant is lost in rounding) is taken for its edges, an edge without a length for a point. With the
-// first corner opposite the longest edge u and v are the shorter ones, which keeps slivers accurate in float32.
+// an area (its determinant is lost in rounding) counts as its edges, an edge without a length as a point. With the
+// first corner opposite the longest edge, u and v are the shorter edges, which keeps slivers accurate in float32.
 template <class N>
 LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
   const N zero = N(0.0f), one = N(1.0f), tiny = N(1e-30f);
@@ -28,7 +28,7 @@ LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
   const N s = fnma(uv, vw, vv * uw), t = fnma(uv, uw, uu * vw), det = fnma(uv, uv, uu * vv);
   const auto inside = (s >= zero) & (t >= zero) & (s + t <= det) & (det > N(2e-6f) * uu * vv);
   const N inverse = quick_inverse(max(det, tiny));
-  // Closest places on the edges; values are |w - x|^2 - |w|^2.
+  // The closest points on the edges; values are |w - x|^2 - |w|^2.
   const N on_u = min(max(uw * quick_inverse(max(uu, tiny)), zero), one);
   const N on_v = min(max(vw * quick_inverse(max(vv, tiny)), zero), one);
   const N opposite = fma(N(-2.0f), uv, uu + vv);
@@ -49,7 +49,7 @@ LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
 // Features: kFace, or an edge or a corner of the triangle.
 enum Feature : int { kFace, kEdgeAb, kEdgeBc, kEdgeCa, kCornerA, kCornerB, kCornerC };
 
-// Decided by what closest_on_triangle clamped, not by tolerances.
+// The feature follows from what closest_on_triangle clamped, not from tolerances.
 LG_INLINE Feature feature_of(Foot<float> foot) {
   const float s = foot.s, t = foot.t, sum = s + t;
   if (t <= 0.0f) return s <= 0.0f ? kCornerA : s >= 1.0f ? kCornerB : kEdgeAb;

@@ -35,7 +35,7 @@ template <class N>
 LG_INLINE Vec<N> along(Vec<N> a, N s, Vec<N> b) {
   return {fma(s, b.x, a.x), fma(s, b.y, a.y), fma(s, b.z, a.z)};
 }
-using lumigrad::select;  // select of numbers, which that of vectors would hide.
+using lumigrad::select;  // For numbers; the overload for vectors would hide it.
 template <class M, class N>
 LG_INLINE Vec<N> select(M mask, Vec<N> a, Vec<N> b) {
   return {select(mask, a.x, b.x), select(mask, a.y, b.y), select(mask, a.z, b.z)};

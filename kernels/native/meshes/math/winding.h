@@ -1,15 +1,16 @@
-// The generalised winding number of a mesh at a point: exact for a triangle, expanded for parts of the mesh that are
-// far (Barill et al. 2018, to the second derivative). N is float or a pack.
+// The generalised winding number of a mesh at a point: exact for a triangle, expanded for distant parts of the mesh
+// (Barill et al. 2018, to the second derivative). N is float or a pack.
 #pragma once
 
 #include "meshes/math/vector.h"
 
 LG_BEGIN_ENGINE(meshes)
 
-// Rows of Tree::dipoles, for a part of the mesh around c, its centre of area. Coefficients are of polynomials in the
-// way r from the point to c; sums are over the part's surface with the normal n, of which c + d is a point: the normal
-// gives N(r) = integral of n.r, the others the harmonic parts of Q(r) = integral of (n.r)(d.r) and of C(r) = integral
-// of (n.r)(d.r)^2. The winding number is N/r^3 + Q/r^5 + C/r^7; factors are in the coefficients.
+// Rows of Tree::dipoles, for a part of the mesh around c, its centre of area. They are coefficients of polynomials in
+// the vector r from the point to c. Integrals are over the part's surface, with points c + d and normals n:
+// kDipoleNormal gives N(r) = integral of n.r, the other rows the harmonic parts of Q(r) = integral of (n.r)(d.r) and of
+// C(r) = integral of (n.r)(d.r)^2. The winding number is N/r^3 + Q/r^5 + C/r^7; constant factors are included in the
+// coefficients.
 enum DipoleRow : int {
   kDipoleCentre = 0,
   kDipoleReach = 3,   // Squared distance from c beyond which the expansion holds.
@@ -18,10 +19,10 @@ enum DipoleRow : int {
   kDipoleCube = 13,   // xxx xxy xxz xyy xyz xzz yyy yyz yzz zzz
   kDipoleRows = 23
 };
-// The expansion holds beyond this many radii of the ball around c that holds the part.
+// The expansion holds beyond this many radii of the part's bounding ball around c.
 inline constexpr float kDipoleReachRadii = 3.0f;
 
-// Winding number of the part that is r away; row(i) is its row i.
+// The winding number of a part whose centre is at r relative to the point; row(i) is its row i.
 template <class N, class Row>
 LG_INLINE N winding_of_part(Vec<N> r, const Row& row) {
   const auto linear = [&](int i) { return fma(row(i), r.x, fma(row(i + 1), r.y, row(i + 2) * r.z)); };
@@ -34,7 +35,7 @@ LG_INLINE N winding_of_part(Vec<N> r, const Row& row) {
   return fma(fma(cube, part, square), part, linear(kDipoleNormal)) * (part * inverse);
 }
 
-// Angle of the direction (x, y): -pi to pi; 0 for (0, 0). Exact to 3e-7.
+// The angle of the direction (x, y), in [-pi, pi]; 0 for (0, 0). Accurate to 3e-7.
 template <class N>
 LG_INLINE N angle_of_direction(N y, N x) {
   const N zero = N(0.0f), pi = N(3.14159265f);
@@ -55,7 +56,7 @@ LG_INLINE N angle_of_direction(N y, N x) {
   return select(y < zero, -half, half);
 }
 
-// Winding number of a triangle with the corners a, b, c relative to the point (Van Oosterom and Strackee 1983).
+// The winding number of a triangle with corners a, b, c relative to the point (Van Oosterom and Strackee 1983).
 template <class N>
 LG_INLINE N winding_of_triangle(Vec<N> a, Vec<N> b, Vec<N> c) {
   const N la = sqrt(dot(a, a)), lb = sqrt(dot(b, b)), lc = sqrt(dot(c, c));

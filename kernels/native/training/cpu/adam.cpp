@@ -1,4 +1,4 @@
-// Steps of Adam: blocks of whole rows are first checked for values that are not finite, then updated.
+// Steps of Adam: blocks of whole rows are first checked for non-finite gradients, then updated.
 #include <cmath>
 
 #include "common/cpu/pack.h"
@@ -12,7 +12,7 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// Numbers in a block, which stays in the first-level cache between check and step.
+// The numbers in a block, which stays in the first-level cache between check and step.
 constexpr int64_t kBlock = 1024;
 
 int64_t rows_of_block(const AdamGroup& group) { return group.width < kBlock ? kBlock / group.width : 1; }
@@ -35,8 +35,8 @@ struct BlockSums {
   int64_t not_finite = 0;
 };
 
-// Numbers [begin, end) of a group, of which those set in `mask` are stepped; `mask` is indexed from begin and may be
-// read for a whole pack.
+// Numbers [begin, end) of a group; only those set in `mask` are stepped. `mask` is indexed from begin, and may be read
+// up to a whole pack.
 struct Range {
   int64_t begin, end;
   const uint8_t* mask;
@@ -128,11 +128,11 @@ class Loop {
 
   const AdamGroup& group_;
   const AdamSettings& settings_;
-  // Step sizes of rows that have a head: by column, from any of them on a whole pack.
+  // Step sizes of rows with a head, by column, padded so that a whole pack can be read from any column.
   const float* step_sizes_;
 };
 
-// Writes 1 for each number of the selected rows in [begin, end); returns how many rows are selected.
+// Writes 1 for each number of the selected rows in [begin, end); returns the number of selected rows.
 int64_t mark_seen(const AdamGroup& group, int64_t begin, int64_t end, uint8_t* mask) {
   int64_t count = 0;
   for (int64_t row = begin; row < end; ++row) {
@@ -143,7 +143,7 @@ int64_t mark_seen(const AdamGroup& group, int64_t begin, int64_t end, uint8_t* m
   return count;
 }
 
-// Removes the rows whose gradients are not finite from the mask; returns how many.
+// Removes rows with non-finite gradients from the mask; returns their number.
 template <class L>
 int64_t take_out_bad(const L& loop, const AdamGroup& group, int64_t begin, int64_t end, uint8_t* mask) {
   int64_t count = 0;
@@ -155,10 +155,11 @@ int64_t take_out_bad(const L& loop, const AdamGroup& group, int64_t begin, int64
   return count;
 }
 
-// Rows of at least this many numbers: skipping unselected ones saves memory traffic.
+// For rows of at least this many numbers, skipping unselected rows saves memory traffic.
 constexpr int kWideRow = 2 * kLanes;
 
-// Calls body(range) for the selected part of a block: for runs of rows if these are wide, else for all with the mask.
+// Calls body(range) for the selected part of a block: for runs of rows if rows are wide, else for the block with its
+// mask.
 template <class Body>
 void each_run(const AdamGroup& group, const Range& block, const Body& body) {
   if (block.mask == nullptr || group.width < kWideRow) return body(block);
@@ -183,15 +184,15 @@ BlockSums look(const L& loop, const AdamGroup& group, const Range& block) {
   return found;
 }
 
-// A block of whole rows, and the results of its check.
+// A block of whole rows, with the results of its check.
 struct Block {
   int64_t begin, end;  // Rows.
   Range numbers;
   int64_t updated;
 };
 
-// Removes rows whose gradients are not finite from the block. A row that is alone in its block may be too wide for
-// `mask`; then the block becomes empty.
+// Removes rows with non-finite gradients from the block. A single row may be too wide for `mask`; then the block
+// becomes empty instead.
 template <class L>
 BlockSums leave_out_bad(const L& loop, const AdamGroup& group, Block& block, uint8_t* mask, double* sums) {
   const bool alone = block.end - block.begin == 1;
@@ -203,7 +204,7 @@ BlockSums leave_out_bad(const L& loop, const AdamGroup& group, Block& block, uin
   return alone ? BlockSums() : look(loop, group, block.numbers);
 }
 
-// `sums` are zero.
+// `sums` must be zero before.
 template <Real kType, Activation kActivation>
 void step_block(const AdamGroup& group, const AdamSettings& settings, const float* step_sizes, int64_t number,
                 double* sums) {
@@ -252,7 +253,7 @@ void add_block(const double* of_block, double* sums) {
 
 int64_t step_sizes_of(const AdamGroup& group) { return group.head > 0 ? group.width + kLanes : 0; }
 
-// Writes the step sizes of a row's numbers, and of as many more as a pack may read, if they are not all the same.
+// Writes the step sizes of a row's numbers, padded for a pack, unless they are all the same.
 void write_step_sizes(const AdamGroup& group, float* to) {
   for (int64_t i = 0; i < step_sizes_of(group); ++i) {
     to[i] = i % group.width < group.head ? group.head_step_size : group.step_size;
@@ -263,7 +264,7 @@ void write_step_sizes(const AdamGroup& group, float* to) {
 
 void adam(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, Workspace& w) {
   StageClock clock(w.milliseconds);
-  // All memory is taken before anything changes.
+  // All memory is allocated before anything changes.
   int64_t* first = w.numbers.ensure<int64_t>(2 * (count + 1));
   int64_t* sizes = first + count + 1;
   first[0] = sizes[0] = 0;
@@ -280,7 +281,7 @@ void adam(const AdamGroup* groups, int count, const AdamSettings& settings, doub
     while (part >= first[i + 1]) ++i;
     step_of(groups[i])(groups[i], settings, step_sizes + sizes[i], part - first[i], parts + int64_t{part} * kAdamSums);
   });
-  // Blocks are added in their order, so that sums do not depend on the number of threads.
+  // Blocks are summed in order, so that sums are independent of the number of threads.
   memset(sums, 0, count * kAdamSums * sizeof(double));
   for (int i = 0; i < count; ++i) {
     for (int64_t b = first[i]; b < first[i + 1]; ++b) add_block(parts + b * kAdamSums, sums + i * kAdamSums);

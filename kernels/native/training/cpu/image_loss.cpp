@@ -9,13 +9,13 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// A tile's filtered rows should stay in the second-level cache; values beyond its edges are computed again for it.
+// A tile's size: its filtered rows should stay in the second-level cache; values beyond its edges are recomputed.
 constexpr int64_t kColumns = 768;
 constexpr int kRows = 96;
-// Rows whose weights are added up by one thread.
+// The number of rows whose weights one thread sums.
 constexpr int kMaskRows = 64;
 
-// The sums of weights in a view, of pixels or of positions of windows.
+// The sums of weights in a view, over pixels and over positions of windows.
 struct Count {
   double pixels, positions;
 };
@@ -89,7 +89,7 @@ Factors factors_of(const ImageLoss& loss, const Count& count) {
           static_cast<float>(position * loss.dssim)};
 }
 
-// Tiles in their order, so that the values do not depend on the number of threads.
+// Sums the tiles in order, so that the values are independent of the number of threads.
 void store_values(const ImageLoss& loss, const TileSums* tiles, int of_view, const Count* counts, double* values) {
   for (int v = 0; v < loss.views; ++v) {
     TileSums sum{};

@@ -4,10 +4,10 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// Room for `count` numbers and at least a pack more.
+// The size of a line of `count` numbers, padded by at least a pack.
 std::size_t padded(int64_t count) { return static_cast<std::size_t>((count + 2 * kLanes - 1) / kLanes * kLanes); }
 
-// The weighted sum of 11 numbers: `at(k)` gives number k, of which 5 is the middle.
+// The weighted sum of 11 numbers: `at(k)` gives number k; number 5 is the middle.
 template <class At>
 LG_INLINE Pack window_sum(const At& at) {
   Pack sum = Pack(window_weight(0)) * at(kRadius);
@@ -15,14 +15,14 @@ LG_INLINE Pack window_sum(const At& at) {
   return sum;
 }
 
-// Sets to[i], for i < count and up to a pack more, to the window over from[i + k * step].
+// Sets to[i], for i < count and up to a pack beyond, to the window sum over from[i + k * step].
 void filter_line(const float* from, int64_t step, int64_t count, float* to) {
   for (int64_t i = 0; i < count; i += kLanes) {
     window_sum([&](int k) { return load_unaligned(from + i + k * step); }).store(to + i);
   }
 }
 
-// The rows of a window, of which those that are not there are zeros.
+// The rows of a window; missing rows are zeros.
 struct Rows {
   const float* row[kTaps];
 
@@ -66,7 +66,8 @@ bool TileLoss::in_map(int row) const {
   return row >= edge && row < loss_.height - edge;
 }
 
-// Weights of columns [begin, end) of a row; those less than `edge` from the image's sides, and beyond, have none.
+// Loads the weights of columns [begin, end) of a row; columns less than `edge` from the image's sides, or outside, get
+// 0.
 void TileLoss::load_weights(int row, int64_t begin, int64_t end, int64_t edge, float* to) const {
   const int64_t first = int64_t{tile_.view} * loss_.height * loss_.width + int64_t{row} * loss_.width;
   const int64_t low = edge < begin ? begin : edge, high = columns() - edge < end ? columns() - edge : end;
@@ -161,7 +162,7 @@ TileSums TileLoss::run(const Tile& tile, const Factors& factors) {
   l1_ = l2_ = dssim_ = LaneSums();
   const bool windows = loss_.dssim != 0.0f;
   const int ahead = windows ? 2 * kRadius : 0;
-  // The row of the image that comes, that of the map it completes, and that of the gradient which this completes.
+  // Each row of the image completes a row of the map, which completes a row of the gradient.
   for (int row = tile.row_begin - ahead; row < tile.row_end + ahead; ++row) {
     if (windows && row >= 0 && row < loss_.height) add_moments(row);
     if (windows && in_map(row - kRadius) && row - kRadius >= tile.row_begin - kRadius) add_derivatives(row - kRadius);

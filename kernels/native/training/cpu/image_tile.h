@@ -1,4 +1,4 @@
-// A part of an image whose loss one thread computes, row by row: a row is filtered horizontally when it is read, and
+// A part of an image whose loss one thread computes, row by row. A row is filtered horizontally when it is read, and
 // vertically when the last row of its window is read.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(training)
 
-// Columns are those of a row of numbers: pixels with all their channels.
+// Columns count the numbers of a row: pixels with all their channels.
 struct Tile {
   int32_t view, row_begin, row_end;
   int64_t begin, end;  // Columns.
@@ -25,10 +25,10 @@ struct TileSums {
 
 class TileLoss {
  public:
-  // Floats of scratch memory for tiles of up to so many columns.
+  // Floats of scratch memory for tiles of up to this many columns.
   static std::size_t floats(int channels, int64_t columns);
 
-  // `scratch` is aligned.
+  // `scratch` must be aligned.
   TileLoss(const ImageLoss& loss, int64_t columns, float* scratch);
 
   TileSums run(const Tile& tile, const Factors& factors);
@@ -36,8 +36,8 @@ class TileLoss {
  private:
   static constexpr int kMoments = 4, kDerivatives = 3;
 
-  // Lengths of lines: the tile's columns, those of the map of dissimilarities that they affect, and those of the image
-  // that affect these; with room for a pack after them.
+  // Lengths of lines, padded by a pack: the tile's columns, the columns of the map of dissimilarities that they affect,
+  // and the columns of the image that affect these.
   struct Widths {
     Widths(int channels, int64_t columns);
     int64_t halo;
@@ -66,7 +66,7 @@ class TileLoss {
   float* weights_;
   float* zeros_;
   float* moments_;      // The last rows, filtered along the line.
-  float* derivatives_;  // The same.
+  float* derivatives_;  // The last rows of derivatives, filtered along the line.
   LaneSums l1_, l2_, dssim_;
 };
 

@@ -25,7 +25,8 @@ LG_INLINE void store_lanes(Pack a, float* to, int lanes) {
 typedef int32_t Integers __attribute__((vector_size(4 * kRegister)));
 typedef float Floats __attribute__((vector_size(4 * kRegister)));
 
-// A pack of numbers of another type: `read` makes Floats of Integers. Those behind the first `lanes` are 0 before.
+// A pack of numbers of another type, which `read` converts from Integers to Floats. Numbers beyond the first `lanes`
+// are 0 before the conversion.
 template <class T, class Read>
 LG_INLINE Pack load_converted(const T* from, int lanes, const Read& read) {
   typedef T Part __attribute__((vector_size(sizeof(T) * kRegister)));
@@ -57,7 +58,7 @@ LG_INLINE MaskPack load_mask(const uint8_t* from) {
   uint64_t low, high;
   memcpy(&low, from, 8);
   memcpy(&high, from + 8, 8);
-  // The product has the lowest bits of the bytes side by side in its highest byte.
+  // The product gathers the lowest bits of the bytes in its highest byte.
   constexpr uint64_t kLowest = 0x0101010101010101, kGather = 0x0102040810204080;
   low = ((low & kLowest) * kGather) >> 56;
   high = ((high & kLowest) * kGather) >> 56;
@@ -66,7 +67,7 @@ LG_INLINE MaskPack load_mask(const uint8_t* from) {
 
 LG_INLINE MaskPack first_lanes(int lanes) { return mask_from_bits((1u << lanes) - 1); }
 
-// Lines of images, of bytes or floats, as floats.
+// Loads lines of images, of bytes or floats, as floats.
 
 LG_INLINE Pack load_bytes(const uint8_t* from, int lanes) {
   return load_converted(from, lanes, [](Integers a) { return __builtin_convertvector(a, Floats); });
@@ -86,7 +87,7 @@ LG_INLINE float plane_at(const Plane& plane, int64_t at) {
 // The weight of pixel `at`.
 LG_INLINE float weight_at(const Plane& mask, int64_t at) { return mask.data == nullptr ? 1.0f : plane_at(mask, at); }
 
-// Calls body(first, lanes) for packs of the numbers [0, count); the last may have fewer lanes.
+// Calls body(first, lanes) for packs of the numbers [0, count); the last pack may have fewer lanes.
 template <class Body>
 LG_INLINE void each_pack(int64_t count, const Body& body) {
   int64_t at = 0;

@@ -1,4 +1,4 @@
-// Sums of many numbers, by several threads, in an order that does not depend on their number.
+// Sums of many numbers by several threads, in an order that is independent of the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(training)
 
-// Calls body(begin, end) for parts of `count` numbers, and adds up what it returns in their order.
+// Calls body(begin, end) for parts of `count` numbers, and sums the results in the order of the parts.
 template <class Body>
 double sum_parts(int64_t count, Workspace& w, const Body& body) {
   const auto parts = static_cast<int>((count + kSummed - 1) / kSummed);

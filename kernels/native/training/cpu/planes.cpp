@@ -1,4 +1,4 @@
-// Planes beside colours, and exposures of colours.
+// Losses of planes other than colours, and exposures of colours.
 #include <cmath>
 
 #include "common/math/number.h"

@@ -1,11 +1,12 @@
-// Sums over rows: means of values, and the number of those that were touched.
+// Sums over rows: means of values, and the number of touched rows.
 #include "common/math/number.h"
 #include "training/cpu/parts.h"
 
 LG_BEGIN_ENGINE(training)
 namespace {
 
-constexpr int kSums = 8;  // Running sums side by side, so that the compiler can use packs; always the same numbers.
+constexpr int kSums =
+    8;  // Parallel running sums, so that the compiler can use packs; a fixed number, for fixed results.
 
 double sum_of(const float* values, int64_t begin, int64_t end) {
   double sums[kSums] = {};

@@ -1,4 +1,4 @@
-// Surface that an image of depths shows: its normals, their gradients, and their consistency with those of surfels.
+// The surface in a depth image: its normals, their gradients, and their consistency with the normals of surfels.
 #include <cmath>
 
 #include "common/math/number.h"
@@ -25,13 +25,13 @@ Vector cross(const Vector& a, const Vector& b) {
 float across(const Surface& s, int x) { return (static_cast<float>(x) + 0.5f - s.cx) / s.fx; }
 float down(const Surface& s, int y) { return (static_cast<float>(y) + 0.5f - s.cy) / s.fy; }
 
-// Point that a pixel shows, in the camera's frame.
+// The point at a pixel, in the camera's frame.
 Vector point(const Surface& s, int x, int y) {
   const float depth = s.depth[int64_t{y} * s.width + x];
   return {depth * across(s, x), depth * down(s, y), depth};
 }
 
-// Differences of the points around a pixel, from above and from the left, and the normal between them.
+// The differences of the points around a pixel, vertically and horizontally, and their normal.
 struct Corner {
   Corner(const Surface& s, int x, int y)
       : above(point(s, x, y + 1) - point(s, x, y - 1)),
@@ -47,7 +47,8 @@ struct Corner {
 
 bool is_inside(const Surface& s, int x, int y) { return x > 0 && y > 0 && x + 1 < s.width && y + 1 < s.height; }
 
-// Gradients of a pixel's differences, given that of its normal in the world; adds to the sums of the rotation.
+// Computes the gradients of a pixel's differences, given the gradient of its normal in the world; adds to the sums of
+// the rotation.
 void differentiate(const Surface& s, int x, int y, const float* given, float* to, double* sums) {
   const Corner corner(s, x, y);
   const float n[3] = {corner.normal.x, corner.normal.y, corner.normal.z};
@@ -65,7 +66,7 @@ void differentiate(const Surface& s, int x, int y, const float* given, float* to
   std::copy(found, found + kSteps, to);
 }
 
-// Gradient of the depth of a pixel, from those of the differences around it; adds to the sums of the intrinsics.
+// The gradient of a pixel's depth, from the gradients of the differences around it; adds to the sums of the intrinsics.
 float gather(const Surface& s, int x, int y, const float* steps, double* sums) {
   const auto at = [&](int column, int row, int part) {
     if (!is_inside(s, column, row)) return Vector{0.0f, 0.0f, 0.0f};

@@ -1,4 +1,4 @@
-// Steps of Adam: blocks of threads take whole rows, check them for values that are not finite, then update them.
+// Steps of Adam: blocks of threads take whole rows, check them for non-finite gradients, then update them.
 #include <algorithm>
 #include <cstdint>
 
@@ -16,19 +16,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kNumbers = 2048;  // Numbers of a block; more only if it has a single row.
 constexpr int kFour = 4;        // Numbers that a thread takes at a time.
-constexpr int kGroups = 24;     // Groups of a launch, whose arguments they are.
+constexpr int kGroups = 24;     // The most groups of a launch, which are passed as arguments.
 
 enum RowState { kSteps, kBad, kUnseen };
 
 struct Call {
   AdamGroup groups[kGroups];
-  int64_t first[kGroups + 1];  // Block of each group.
-  bool aligned[kGroups];       // Blocks of the group begin where four numbers can be read at once.
+  int64_t first[kGroups + 1];  // The first block of each group.
+  bool aligned[kGroups];       // Whether blocks of the group begin where four numbers can be read at once.
   int count;
   AdamSettings settings;
 };
 
-// Fours of rows, where there is room for them, so that each block begins at a multiple of four numbers.
+// A multiple of four rows, if they fit, so that each block begins at a multiple of four numbers.
 __host__ __device__ inline int64_t rows_of_block(const AdamGroup& group) {
   const int64_t rows = group.width < kNumbers ? kNumbers / group.width : 1;
   return rows < kFour ? rows : rows - rows % kFour;
@@ -56,8 +56,8 @@ __device__ float value_of(const AdamGroup& group, float raw) {
   return raw;
 }
 
-// Place of a thread in its group: at `count` numbers from `at` on, the first of which is in `row` of the block at
-// `column`. `wide`: there are four, and they can be read at once.
+// The place of a thread in its group: `count` numbers from `at` on, the first in `row` of the block at `column`.
+// `wide`: whether there are four numbers that can be read at once.
 struct Four {
   int64_t at;
   int row, column, count;
@@ -106,10 +106,10 @@ __device__ void load(const uint16_t* from, const Four& four, int (&to)[kFour]) {
   }
 }
 
-// A block's gradients that are given by factors: for each row its harmonics, and the numbers that multiply them.
+// A block's gradients given by factors: for each row its harmonics, and the numbers that multiply them.
 class Factors {
  public:
-  // Fetches those of `rows` rows from `row` on. All threads call it.
+  // Fetches the factors of `rows` rows from `row` on. All threads must call it.
   __device__ void load(const AdamGroup& group, int64_t row, int rows) {
     for (int r = static_cast<int>(threadIdx.x); r < rows; r += kThreads) {
       const float* from = group.factors + (row + r) * kFactors;
@@ -147,7 +147,7 @@ class Factors {
 
  private:
   static constexpr int kChannels = 3, kFactors = 6;
-  // Rows of few coefficients need most: 168 of four.
+  // Rows of few coefficients need the most memory: 168 rows of four coefficients.
   static constexpr int kLeastWidth = 4 * kChannels, kMost = kNumbers / kLeastWidth * (4 + kChannels);
 
   struct Direction {
@@ -244,7 +244,7 @@ __device__ Found of_warp(Found found) {
   return found;
 }
 
-// Adds the findings of a block in a fixed order, for its first warp. All threads call it, once.
+// Sums the findings of a block in a fixed order, for its first warp. All threads must call it, once.
 __device__ Found of_block(const Found& found) {
   constexpr int kWarps = kThreads / kWarp;
   __shared__ SharedArray<Found, kWarps> warps;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
   if (thread == 0) parts[blockIdx.x] = found;
 }
 
-// A block per group adds up what its blocks found.
+// Sums the findings of each group's blocks, with a block per group.
 __global__ void __launch_bounds__(kThreads)
     sums_kernel(const __grid_constant__ Call call, const Found* parts, double* to) {
   Found found{};

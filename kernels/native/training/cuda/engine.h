@@ -1,4 +1,4 @@
-// Training on a CUDA device: everything is queued on the caller's stream of the current device.
+// Training on a CUDA device: all work is queued on the caller's stream of the current device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +10,14 @@
 
 namespace lumigrad::training {
 
-// Steps all groups; `sums`, on the device, become kAdamSums for each.
+// Steps all groups; `sums`, on the device, receives kAdamSums for each.
 DeviceTimer cuda_adam(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums,
                       cudaStream_t stream);
 
-// `values`, on the device, become kLossValues for each view.
+// `values`, on the device, receives kLossValues for each view.
 DeviceTimer cuda_image_loss(const ImageLoss& loss, double* values, cudaStream_t stream);
 
-// Functions like CpuEngine's of the same names; `to` is on the device.
+// These functions are like CpuEngine's of the same names; `to` is on the device.
 DeviceTimer cuda_mean(const Mean& values, double* to, cudaStream_t stream);
 DeviceTimer cuda_plane_loss(const std::vector<PlaneLoss>& views, double* values, cudaStream_t stream);
 void cuda_expose(const Exposure& view, cudaStream_t stream);

@@ -1,6 +1,6 @@
-// The image loss and its gradient. Blocks of threads take tiles of a view, of three channels where there are three and
-// of one otherwise: first for the map of dissimilarities and its derivatives, then for the gradient that follows from
-// them. An image has its channels side by side, so that a block that takes all of them reads and writes whole lines.
+// The image loss and its gradient. Blocks of threads take tiles of a view, with three channels if there are three and
+// one otherwise: first for the map of dissimilarities and its derivatives, then for the gradient that follows from
+// them. Channels are interleaved in an image, so that a block that takes all channels reads and writes whole lines.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
@@ -16,14 +16,14 @@ constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Size of a tile, and
 constexpr int kReachX = kWidth + 2 * kRadius, kReachY = kHeight + 2 * kRadius;
 constexpr int kReach = kReachX * kReachY, kLines = kWidth * kReachY;
 constexpr int kMoments = 4, kDerivatives = 3;
-// Blocks that sum the weights of a mask in a view.
+// The number of blocks that sum the weights of a mask in a view.
 constexpr int kParts = 64;
 
 struct Call {
   ImageLoss loss;
   int tiles_x, tiles_y;
   int groups;  // Groups of channels: each has a block for every tile.
-  // Numbers of pixels and of positions of windows that count, for each view.
+  // The weights of pixels and of positions of windows, summed for each view.
   const double* counts;
   // [kDerivatives, views, channels, height, width]
   float* maps;
@@ -41,7 +41,7 @@ struct Place {
   __device__ explicit Place(const Call& call) {
     const int block = static_cast<int>(blockIdx.x), tile = block % call.tiles_of_view() / call.groups;
     view = block / call.tiles_of_view();
-    // The channels of a tile run one after the other, since they share the lines of memory that an image has there.
+    // The channels of a tile are consecutive blocks, since they share the image's lines of memory.
     channel = block % call.groups * kChannels;
     x = tile % call.tiles_x * kWidth;
     y = tile / call.tiles_x * kHeight;
@@ -49,7 +49,7 @@ struct Place {
   __device__ int64_t pixel(const Call& call, int px, int py) const {
     return view * call.pixels() + int64_t{py} * call.loss.width + px;
   }
-  // Index of channel `c` of the block's.
+  // The index of the block's channel `c` at a pixel.
   __device__ int64_t number(const Call& call, int px, int py, int c) const {
     return pixel(call, px, py) * call.loss.channels + channel + c;
   }
@@ -64,7 +64,7 @@ __device__ inline bool inside(const ImageLoss& loss, int x, int y, int edge) {
 
 __device__ inline double inverse(double count) { return count > 0.0 ? 1.0 / count : 0.0; }
 
-// The weighted sum of 11 numbers: `at(k)` gives number k, of which 5 is the middle.
+// The weighted sum of 11 numbers: `at(k)` gives number k; number 5 is the middle.
 template <class At>
 __device__ inline float window_sum(const At& at) {
   float sum = window_weight(0) * at(kRadius);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
   parts[2 * blockIdx.x + 1] = inner;
 }
 
-// A thread per view. Without a mask there are no parts.
+// Sums the counts, with a thread per view. Without a mask there are no parts.
 __global__ void counts_kernel(const __grid_constant__ ImageLoss loss, const double* parts, double* counts) {
   const int view = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), edge = loss.valid ? 2 * kRadius : 0;
   if (view >= loss.views) return;
@@ -189,7 +189,7 @@ __device__ void load_derivatives(const Call& call, const Place<kChannels>& place
   __syncthreads();
 }
 
-// The part of the gradient that is due to windows, for each number of the tile, its channels side by side.
+// The windows' part of the gradient for each number of the tile, with interleaved channels.
 template <int kChannels>
 __device__ void filter_derivatives(const Call& call, const Place<kChannels>& place,
                                    SharedArray<float, kWidth * kHeight * kChannels>& filtered) {
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const __grid_constan
   differences[2 * blockIdx.x + 1] = sum_l2;
 }
 
-// A block per view adds up what its tiles found.
+// Sums the results of each view's tiles, with a block per view.
 __global__ void __launch_bounds__(kThreads)
     values_kernel(const __grid_constant__ Call call, const double* dissimilarities, const double* differences,
                   double* values) {

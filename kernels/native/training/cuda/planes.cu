@@ -1,4 +1,4 @@
-// Planes beside colours, and exposures of colours.
+// Losses of planes other than colours, and exposures of colours.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
@@ -9,7 +9,7 @@ namespace lumigrad::training {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPixels = 2048;  // Of a block.
+constexpr int kPixels = 2048;  // Per block.
 
 unsigned blocks_of(int64_t pixels) { return blocks_for(static_cast<std::size_t>(pixels), kPixels); }
 
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(PlaneLoss view, double*
   if (threadIdx.x == 0) parts[blockIdx.x] = found;
 }
 
-// `values` are those of all views, with their counts.
+// `values` are the values of all views, with their counts.
 __global__ void __launch_bounds__(kThreads)
     compare_kernel(PlaneLoss view, const double* values, int views, double* parts) {
   double all = 0.0;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// A block for each value: the sum of its parts [count, values].
+// Sums the parts [count, values] of each value, with a block per value.
 template <class T>
 __global__ void __launch_bounds__(kThreads) total_kernel(const double* parts, int64_t count, T* to) {
   double sum = 0.0;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) expose_backward_kernel(Exposure view
   }
 }
 
-// A thread for each number of a matrix.
+// Runs a thread per number of a matrix.
 __global__ void center_kernel(float* matrices, int64_t views) {
   const int k = static_cast<int>(threadIdx.x);
   double sum = 0.0;

@@ -1,4 +1,4 @@
-// Sums over rows: means of values, and the number of those that were touched.
+// Sums over rows: means of values, and the number of touched rows.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
@@ -16,7 +16,7 @@ __device__ inline int64_t end_of_block(int64_t count) {
   return end < count ? end : count;
 }
 
-// A block per kSummed values.
+// Runs a block per kSummed values.
 __global__ void __launch_bounds__(kThreads) mean_kernel(Mean values, double* parts) {
   const int64_t end = end_of_block(values.count);
   double sum = 0.0;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) mean_kernel(Mean values, double* par
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// A block per kSummed rows.
+// Runs a block per kSummed rows.
 __global__ void __launch_bounds__(kThreads)
     touched_kernel(const int32_t* touched, int64_t count, uint8_t* rows, double* parts) {
   const int64_t end = end_of_block(count);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// Sums all parts, over `over`, in one block.
+// Sums all parts in one block, and divides by `over`.
 __global__ void __launch_bounds__(kThreads) parts_kernel(const double* parts, int64_t count, double over, double* to) {
   double sum = 0.0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += parts[i];

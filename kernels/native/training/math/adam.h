@@ -13,7 +13,7 @@ LG_INLINE F activate(F raw) {
   return raw;
 }
 
-// The gradient with respect to the raw parameter, from that with respect to the value.
+// The gradient with respect to the raw parameter, from the gradient with respect to the value.
 template <Activation kActivation, class F>
 LG_INLINE F raw_gradient(F gradient, F raw) {
   if constexpr (kActivation == Activation::identity) return gradient;
@@ -22,7 +22,7 @@ LG_INLINE F raw_gradient(F gradient, F raw) {
   return gradient * (F(1.0f) - value) * value;
 }
 
-// Anything but NaN and the infinities.
+// Whether a number is neither NaN nor infinite.
 template <class F>
 LG_INLINE auto is_finite(F a) {
   return abs(a) <= F(3.40282347e38f);

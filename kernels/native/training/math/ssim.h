@@ -1,5 +1,5 @@
-// Structural similarity (Wang et al., "Image Quality Assessment", 2004) of an image x and its target y, written in
-// terms of their difference: variances of the difference vanish with it, and so do their rounding errors.
+// Structural similarity (Wang et al., "Image Quality Assessment", 2004) of an image x and its target y, in terms of
+// their difference, so that variances vanish with the difference, and their rounding errors too.
 #pragma once
 
 #include "common/math/number.h"
@@ -10,8 +10,8 @@ LG_BEGIN_ENGINE(training)
 inline constexpr int kRadius = 5;
 inline constexpr int kTaps = 2 * kRadius + 1;
 
-// Weights at the distance of 0 to 5 pixels; with both sides they add up to 1 within 2e-8, since squares of means are
-// subtracted from means of squares.
+// Weights at distances of 0 to 5 pixels. Over both sides they sum to 1 within 2e-8, as is needed because squares of
+// means are subtracted from means of squares.
 LG_INLINE constexpr float window_weight(int distance) {
   constexpr float kWeights[kRadius + 1] = {0.26601171493530273f,  0.21300554275512695f,   0.10936068743467331f,
                                            0.036000773310661316f, 0.0075987582094967365f, 0.001028380123898387f};
@@ -33,7 +33,8 @@ struct Dissimilarity {
   F value, by_mean, by_squares, by_error;
 };
 
-// The similarity is (1 - p) (1 - q): p measures the difference of the means, q that of the deviations from them.
+// The similarity is (1 - p) (1 - q): p measures the difference of the means, q the difference of the deviations from
+// the means.
 template <class F>
 LG_INLINE Dissimilarity<F> dissimilarity(const Moments<F>& m) {
   const F c1(1e-4f), c2(9e-4f), one(1.0f), two(2.0f);

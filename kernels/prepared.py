@@ -1,4 +1,4 @@
-"""Where the outputs of prepared renders lie in their replies."""
+"""Places of the outputs of prepared renders in their replies."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     sums = {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
     first = state.cameras[0]
     if "lenses" in names and first.lidar is not None:
-        # With given rays, returns have no angles.
+        # Returns have no angles if rays are given.
         sums["lidar_angles"] = torch.zeros((views, first.height, first.width, 2), dtype=torch.float32, device=device)
     return sums
 

@@ -27,7 +27,7 @@ class UnscentedTransform:
 
     Attributes:
         alpha: Spread of the points: they lie alpha sqrt(3 + kappa) standard deviations from the mean.
-        beta: Added to the centre's weight in the covariance, beside 1 - alpha^2.
+        beta: Added to the centre's weight in the covariance, in addition to 1 - alpha^2.
         kappa: See alpha; above -3.
         margin: A point counts as valid up to this fraction of the image's size outside the image.
         require_all: Whether Gaussians are culled unless all seven points are valid; else one is enough.
@@ -79,7 +79,7 @@ class Settings:
         transmittance_min: Blending stops before the Gaussian that would reduce the transmittance below this.
         pixel_center: Coordinate of the centre of pixel (0, 0): 0.5 or 0.
         scale_modifier: Factor of the scales.
-        deterministic: Gradients have the same bits in each run on CUDA, too (on the CPU they always have).
+        deterministic: Whether gradients have the same bits in each run on CUDA; on the CPU they always do.
         projection_method: For sensors: how Gaussians become ellipses: "unscented", by sigma points; "jacobian", by the
             Jacobian of the lens at the mean, with a global shutter. Other cameras support only "jacobian".
         unscented: For sensors: the sigma points.

@@ -146,7 +146,7 @@ def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
     """
     if slices is _whole(slices.begins[-1]):
         sources = [camera.source for camera in cameras]
-        # With the identity this has the same bits as the sums below; adding 0 turns -0 into 0, as they do.
+        # The same bits as the sums below with the identity; adding 0 turns -0 into 0, as the sums do.
         rows = [[*source.rotation.flat, *source.translation, *source.eye] for source in sources]
         whole: Array = np.array(rows, np.float64)[:, None] + 0.0
         return whole

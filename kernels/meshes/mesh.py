@@ -41,7 +41,7 @@ class Report:
         turned_components: Number of closed and oriented components that are inside out but are not cavities; the
             sign "auto" turns them.
         self_intersecting: Whether a component of a closed and oriented mesh was found to enclose points more than once,
-            or from the wrong side: up to 1,024 points beside its faces are tested.
+            or from the wrong side: up to 1,024 points next to its faces are tested.
     """
 
     vertices: int

@@ -31,8 +31,8 @@ class Settings:
             after every 65th candidate, as in Pulsar.
         n_track: Spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: Normalised closeness of the background, in (0, 1).
-        deterministic: Gradients have the same bits in each run on CUDA, too (on the CPU they always have, for the same
-            number of threads).
+        deterministic: Whether gradients have the same bits in each run on CUDA; on the CPU they always do, for the same
+            number of threads.
 
     Raises:
         ArgumentError: A value is out of range.

@@ -78,7 +78,7 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + un
 
 bool is_huge(std::size_t bytes) { return bytes >= 2 * kHugePage; }
 
-// A mapping of so many bytes, aligned to a multiple of every machine's pages.
+// Maps this many bytes, aligned to `alignment`, a multiple of every machine's page size.
 void* mapped(std::size_t bytes, std::size_t alignment) {
   const std::size_t length = rounded_up(bytes, kPage);
   void* memory = mmap(nullptr, length + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -39,7 +39,7 @@ class Stopped : public std::runtime_error {
 // Makes the loops of this thread heed `request`, which must live as long as it is heeded; null: none. Returns the
 // previous request.
 const StopRequest* heed(const StopRequest* request);
-// Whether the request was made that this thread heeds, or that the thread heeds for which it runs a part.
+// Whether the heeded request was made. A helper heeds the request of the thread for which it runs a part.
 bool is_stopping();
 // Throws Stopped if is_stopping(). Loops within a part call is_stopping() about every millisecond, e.g. before each
 // tile.

@@ -22,7 +22,7 @@ class Run {
   Run(serving::Queue& queue, std::shared_ptr<Training> training, serving::Demand demand, std::int64_t room_bytes,
       std::uint64_t first, std::vector<std::vector<std::uint32_t>> views);
 
-  // Makes the steps one after the other until one fails; returns its outcome, or kDone. The reports of the last two
+  // Makes the steps one by one until one is not done; returns its outcome, or kDone. The reports of the last two
   // steps may be incomplete, while the device still works on them.
   serving::Outcome make();
   // Ends the run before the next step. On any thread.

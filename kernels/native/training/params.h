@@ -66,7 +66,7 @@ struct ImageLoss {
 struct Mean {
   const float* values;
   int64_t count;
-  float* gradient;  // Gradient of the loss with respect to the values, to which `slope` is added; null: not needed.
+  float* gradient;  // Gradient of the loss with respect to the values, to which `slope` is added; null if not needed.
   float slope;
 };
 

@@ -10,7 +10,7 @@
 
 namespace lumigrad {
 
-// Numbers that the device computes, on their way to the host: of pairs, and of what has a place among the items.
+// Counts on their way from the device to the host: of pairs, and of places of items.
 class PairCount {
  public:
   PairCount();

@@ -414,7 +414,7 @@ uint64_t* project_view(const View* views, int view, const Settings& settings, co
     data = view_data(state, scene.count);
     target.keys = w.pairs.ensure<uint64_t>(state.places);
     projection.run(kLanes, segments.begin, room, segments.length);
-    // If there are more than expected, the second run has room for all that were counted.
+    // If there are more Gaussians than expected, the next run has room for all that were counted.
     fits = true;
     for (int p = 0; p < segments.parts; ++p) fits &= segments.length[p] <= room[p];
     for (int p = 0; p < segments.parts && !fits; ++p) room[p] = segments.length[p];

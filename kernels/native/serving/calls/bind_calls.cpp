@@ -36,7 +36,7 @@ constexpr std::size_t kMostDigits = 18, kMostIdCharacters = 64;
 // Checked facts from the metadata of a call.
 struct Facts {
   std::string request_id;
-  std::string lane_name;  // Empty: none.
+  std::string lane_name;  // Empty without a lane.
   int priority = 1;
   std::optional<std::size_t> message_bytes;
 };
@@ -251,7 +251,7 @@ class BoundShortCall final : public ShortCall {
   double overdue_limit() const { return job_ ? job_->overdue_limit() : 0; }
 
   const nb::object context;
-  std::string lane_name;  // Empty: none.
+  std::string lane_name;  // Empty without a lane.
   Outcome outcome = Outcome::kPending;
   Progress progress;
   // The request as read by native code, for the path that continues the call, or None.

@@ -49,7 +49,8 @@ struct Envelope {
   unsigned timings;
 };
 
-// The gaps between parts of a payload, (offset, bytes) each, one after the other up to its end; throws if they are not.
+// The gaps between parts of a payload. Parts and gaps are (offset, bytes); parts must be in order, without overlap, and
+// the last must end with the payload, otherwise this throws.
 std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
     const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes);
 

@@ -30,7 +30,7 @@ struct RetainedRender {
   spheres::Settings backward{};  // Settings of the backward pass of spheres.
 };
 
-// A forward state. The device's thread alone uses it, until nobody does any more.
+// A forward state. While it is in use, only the device's thread accesses it.
 struct RetainedPass {
   RetainedPass(std::shared_ptr<const RetainedRender> kind, std::vector<CameraPose> cameras);
   virtual ~RetainedPass() = default;

@@ -24,8 +24,8 @@ struct Places {
 //
 // Only time during which other tenants waited is charged. A new tenant starts with the charge of the tenant that was
 // served last, so that neither has to wait for the other to catch up. Priorities order the jobs of one tenant: more
-// urgent ones are taken first, for a turn of the device's time while others wait, and after that get a multiple of
-// their time.
+// urgent jobs are taken first, for a turn of device time while less urgent ones wait, and after that get a multiple of
+// the time of those.
 //
 // Not thread-safe: the owner holds a lock around every call.
 class Lines {

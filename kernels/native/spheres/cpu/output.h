@@ -30,7 +30,7 @@ LG_INLINE float tracked_weight(const Camera& camera, const Settings& settings, c
 // The pixels of a block that lie on the film, and their copies from packs to images. Values move as bytes: as floats,
 // ids are denormals and NaN.
 struct BlockPixels {
-  int columns, rows;  // 0: none.
+  int columns, rows;  // 0 if none is on the film.
   int64_t first;      // y * width + x of the first pixel
   int64_t width;
 

@@ -70,7 +70,7 @@ LG_INLINE Pack visit_depths(const SurfelVisitor<kFeatures, kDepths>& g, float* o
   const Pack alpha = at(kAlpha), in_front = at(kInFront), v = at(kVDistortion);
   const DistortionSlope<Pack> slope = distortion_slope(weight, z, before, in_front, alpha, at(kDepth));
   fma(weight, z, in_front).store(own + kInFront * kLanes);
-  // Another contributor would take at least alpha_min of what is left.
+  // True for the last contributor: another one would take at least alpha_min of the transmittance.
   const MaskPack last = after * fnma(half, alpha_min, Pack(1.0f)) <= Pack(1.0f) - alpha;
   const MaskPack median = live & (before > half) & ((after <= half) | last);
   sums.more_depth = sums.more_depth + fma(v, slope.depth, zero_unless(median, at(kVMedian)));

@@ -15,7 +15,7 @@ struct Polar {
   D ex, ey;                 // 0 on the axis.
   D angle;                  // Angle from the axis, at most the lens's limit.
   D along, outward;         // Derivatives of the angle: with respect to r, and to Z; 0 beyond the limit.
-  MaskOf<D> within, ahead;  // `ahead`: in front of the camera, or anywhere if the lens shows what is behind.
+  MaskOf<D> within, ahead;  // `ahead`: in front of the camera, or anywhere if the lens shows points behind it.
 };
 
 template <class D>

@@ -47,8 +47,8 @@ LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature featu
 // the edges of a triangle are rounded, which changes the vector's direction next to a corner or an edge.
 inline constexpr float kNear = 1e-3f;
 
-// Vector from p to the edge between two corners, `part` of the way from `first` to `second`, measured from the nearer
-// one.
+// The vector to p from the closest point of the edge between two corners. `part`, the point's place on the way from
+// `first` to `second`, tells the nearer corner, from which it is measured.
 LG_INLINE Vec<float> rest_to_edge(Vec<float> p, Vec<float> first, Vec<float> second, float part) {
   const Vec<float> near = part < 0.5f ? first : second, far = part < 0.5f ? second : first;
   const Vec<float> edge = far - near, w = p - near;

@@ -70,15 +70,19 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
         spheres = SphereFile.of(path).spheres
     else:
         spheres = _spheres(spheres, path)
-    names = values.get("collision_link_names")
+    # Spheres of objects that are attached later are in another entry.
+    known = [*spheres, *(values.get("extra_collision_spheres") or ())]
+    names, buffers = values.get("collision_link_names"), values.get("collision_sphere_buffer") or 0.0
+    named = {
+        "collision_link_names": names or (),
+        "collision_sphere_buffer": buffers if isinstance(buffers, Mapping) else (),
+    }
+    for entry, links in named.items():
+        if unknown := [name for name in links if name not in known]:
+            raise _wrong(path, entry, f"links with collision_spheres ({', '.join(known)})", unknown[0])
     if names is not None:
-        # Spheres of objects that are attached later are in another entry.
-        known = [*spheres, *(values.get("extra_collision_spheres") or ())]
-        if unknown := [name for name in names if name not in known]:
-            raise _wrong(path, "collision_link_names", f"links with collision_spheres ({', '.join(known)})", unknown[0])
         # Spheres of other links are not for collisions.
         spheres = {name: spheres[name] for name in names if name in spheres}
-    buffers = values.get("collision_sphere_buffer") or 0.0
     locked = values.get("lock_joints") or {}
     cspace = values.get("cspace") or {}
     joints = cspace.get("joint_names")

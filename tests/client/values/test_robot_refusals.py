@@ -142,6 +142,10 @@ def test_angles_in_degrees_are_warned_of(tmp_path):
             {"collision_spheres": ZOO_SPHERES, "collision_link_names": ["arm", "hn"]},
             "collision_link_names: expected links with collision_spheres (flag, base, hand, right_finger, arm), got hn",
         ),
+        (
+            {"collision_spheres": {"arm": [[0, 0, 0, 0.1]]}, "collision_sphere_buffer": {"amr": 0.01}},
+            "collision_sphere_buffer: expected links with collision_spheres (arm), got amr",
+        ),
         ({"collision_spheres": {}, "extra_links": {"tip": {}}}, "extra_links.tip: expected a mapping with parent"),
         (
             {"collision_spheres": {}, "extra_links": {"tip": {"parent_link_name": "arm", "fixed_transform": [1]}}},

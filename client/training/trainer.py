@@ -268,8 +268,8 @@ class Trainer(Staying):
         scene.
 
         Raises:
-            SceneNotFound: the scene was deleted or evicted. The training continues, and `client.put(trainer.scene())`
-                stores its parameters as a new scene.
+            SceneNotFound: the scene was deleted, evicted or lost. The training continues, and
+                `client.put(trainer.scene())` stores its parameters as a new scene.
             VersionMismatch: the scene was updated by another call.
 
         Example:
@@ -280,7 +280,7 @@ class Trainer(Staying):
         try:
             published = self._received("published").message.published
         except SceneNotFound as error:
-            text = f"scene {error.scene_id}, whose next version this would be, was deleted or evicted"
+            text = f"scene {error.scene_id}, whose next version this would be, was deleted, evicted or lost"
             remedy = "the training still has the parameters: client.put(trainer.scene()) stores them"
             raise SceneNotFound(f"{text}; {remedy}", scene_id=error.scene_id) from error
         return self._store.handle(published.scene, self._stream.call())

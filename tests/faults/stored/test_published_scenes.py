@@ -123,7 +123,7 @@ def test_a_deleted_scene_keeps_no_parameters_back(client: Client) -> None:
         list(trainer.steps(2))
         remedy = r"client\.put\(trainer\.scene\(\)\)"
         with pytest.raises(
-            SceneNotFound, match=f"scene {handle.scene_id}, .* was deleted or evicted; .*{remedy}"
+            SceneNotFound, match=f"scene {handle.scene_id}, .* was deleted, evicted or lost; .*{remedy}"
         ) as gone:
             trainer.publish()
         assert gone.value.scene_id == handle.scene_id

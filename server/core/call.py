@@ -235,7 +235,7 @@ class Call:
         try:
             self.check()
         except (DeadlineError, CancelledError) as error:
-            return error
+            return error.with_traceback(None)
         return None
 
     @property

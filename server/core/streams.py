@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -160,9 +160,13 @@ def messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call
 def next_message(requests: Iterator[bytes], call: Call) -> bytes | None:
     """Wait for the next request; None if the caller sends no more."""
     call.turn.give()
-    with call.progress.receiving, suppress(grpc.RpcError):
-        return next(requests, None)
-    # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.
+    with call.progress.receiving:
+        try:
+            return next(requests, None)
+        except grpc.RpcError as error:
+            # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage
+            # collection.
+            error.__traceback__ = None
     raise CancelledError
 
 

@@ -161,7 +161,8 @@ class Job(QueuedJob):
             if self.call is not None:
                 self.call.check()
         except Exception as error:
-            return error
+            # Its traceback would refer to callers that keep the error.
+            return error.with_traceback(None)
         return None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Cuboid, LumigradError, Mesh, Obstacle, World
+from lumigrad.client import Camera, Client, Cuboid, DeadlineExceeded, LumigradError, Mesh, Obstacle, World
 from support.training.scenes import gaussian_lesson
 from support.training.streets import ROW_BYTES, street_lesson
 from support.workers.worker import WorkerProcess, worker
@@ -42,6 +43,7 @@ LESSON = gaussian_lesson(60)
 STREET = street_lesson(3000, seed=1)
 # Large enough for shared memory.
 LARGE = gaussian_lesson(30_000)
+WIDE = [Camera.look_at((0, 0, 4), (0, 0, 0), width=640, height=480)] * 8
 
 
 def render(client: Client) -> None:
@@ -76,6 +78,14 @@ def refuse(client: Client) -> None:
         trainer.step()
 
 
+def run_late(client: Client) -> None:
+    """Time-outs that are over while a call waits for the device, or is carried out there."""
+    handle = client.put(LARGE.scene)
+    for timeout_s in (0.1, 0.15, 0.2):
+        with suppress(DeadlineExceeded):
+            client.render(handle, WIDE, timeout_s=timeout_s)
+
+
 def train(client: Client) -> None:
     images = LESSON.target_images(client)
     with client.trainer(LESSON.scene, LESSON.cameras, images, snapshot_every=4) as trainer:
@@ -94,7 +104,7 @@ def train_in_blocks(client: Client) -> None:
         trainer.snapshot()
 
 
-@pytest.mark.parametrize("use", [render, change, query, refuse, train, train_in_blocks])
+@pytest.mark.parametrize("use", [render, change, query, refuse, run_late, train, train_in_blocks])
 def test_calls_leave_no_garbage(use: Callable[[Client], None], tmp_path: Path) -> None:
     sign = tmp_path / "look"
     command = (sys.executable, "-c", PROGRAM, str(sign), "serve")

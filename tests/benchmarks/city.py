@@ -27,10 +27,11 @@ from tests.benchmarks.city_pages import blocks
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 
-TOTALS = (1_000_000, 10_000_000, 100_000_000)
-# From this size on the cameras see no end of the city but at the horizon.
-FILLED = 10_000_000
+# The cameras see no end of such a city but at the horizon.
+TOTALS = (10_000_000, 100_000_000)
 ROUNDS = 3
+# Scene units by which the camera of each new view has moved.
+STEP = 0.003
 # Eye, target and vertical field of view in degrees; z is up, and blocks have 24 units.
 PLACES: dict[str, tuple[tuple[float, float, float], tuple[float, float, float], float]] = {
     "street": ((12, -12, 2), (12, 48, 6), 36),
@@ -45,8 +46,8 @@ PLACES: dict[str, tuple[tuple[float, float, float], tuple[float, float, float], 
     "quarter": ((0, -110, 140), (0, 15, 0), 36),
 }
 WIDTH, HEIGHT = 1920, 1080
-# Pixels. Houses are drawn at level 0 up to 600 units away with an error of one, and up to 150 with one of four.
-ERRORS = (1.0, 4.0)
+# Pixels.
+ERRORS = (0.5, 1.0, 4.0)
 # All Gaussians are level 0, the only one without an error.
 ALL = GaussianSettings(antialiased=True, max_error_px=1e-6)
 RESULTS, PICTURE = Path("build/bench/city.json"), Path("docs/images/levels.png")
@@ -61,10 +62,12 @@ class View:
         camera: A name in `PLACES`.
         error_px: The error of levels that is allowed.
         total: Gaussians of the finest level.
-        drawn: Gaussians that the view shows.
-        view_ms: A call whose pages are in memory.
+        drawn: Gaussians that are drawn.
+        blended: Those of them that contribute to a pixel.
+        view_ms: A call that repeats the one before.
+        new_ms: A call from a camera that has moved a little, whose pages are in memory.
         gradients_ms: A call of Backward.
-        in_view: Gaussians of level 0 in view, 0 if they were too many to be drawn.
+        in_view: Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
         apart_db: PSNR of the view against that of all Gaussians.
         levels_db: PSNR of the view against the truth.
         all_db: That of all Gaussians against the truth.
@@ -74,7 +77,9 @@ class View:
     error_px: float
     total: int
     drawn: int
+    blended: int
     view_ms: float
+    new_ms: float
     gradients_ms: float
     in_view: int = 0
     apart_db: float = 0.0
@@ -103,14 +108,16 @@ def main() -> None:
 
 def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View], str]:
     """All views of all cities, and a sentence about the worker's memory."""
-    options = "--device", "cpu", "--spool", folder, "--scene-mib", "8192", "--max-call-seconds", "7200"
+    options = "--device", "cpu", "--spool", folder, "--scene-mib", "2560", "--max-call-seconds", "7200"
     views = []
     with worker(*options) as process, Client(process.target, timeout_s=7200) as client:
         for total in sorted(totals, reverse=True):
             scene = client.get(client.put(blocks(total)).scene_id)
-            for camera, error_px in product(PLACES, ERRORS):
-                views.append(_view(client, process, scene, camera, error_px, most))
-                print(views[-1], flush=True)
+            for camera in PLACES:
+                every = Every.of(client, scene, camera, most)
+                for error_px in ERRORS:
+                    views.append(_view(client, process, scene, camera, error_px, every))
+                    print(views[-1], flush=True)
         pool = process.metric("lumigrad_scene_bytes") / (1 << 20)
         # The most memory that the process has had, "VmHWM: N kB".
         status = Path(f"/proc/{process.process.pid}/status").read_text()
@@ -118,38 +125,61 @@ def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View],
     return views[::-1], f"The pool held {pool:,.0f} MiB at the end, and the worker had {resident:,.0f} MiB at most."
 
 
-def _view(client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, most: int) -> View:
+def _view(
+    client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, every: Every | None
+) -> View:
     """One camera in one city."""
     camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
     image = client.render(scene, camera, settings=settings)
     assert image.levels is not None
     assert not image.levels.coarse_pages
     upstream = np.ones_like(image.color)
-    view_ms = gradients_ms = 0.0
-    for _ in range(ROUNDS):
+    view_ms = new_ms = gradients_ms = 0.0
+    blended = 0
+    for turn in range(ROUNDS):
         view_ms += _taken(process, lambda: client.render(scene, camera, settings=settings)) / ROUNDS
+        moved = _camera(name, forward=(turn + 1) * STEP)
+        new_ms += _taken(process, partial(client.render, scene, moved, settings=settings)) / ROUNDS
+        client.render(scene, camera, settings=settings)
+    for _ in range(ROUNDS):
         frame = client.render(scene, camera, settings=settings, retain=True)
-        gradients_ms += _taken(process, partial(frame.backward, upstream, release=True)) / ROUNDS
-    view = View(name, error_px, scene.count, sum(image.levels.counts), view_ms, gradients_ms)
-    if not most:
+        before = process.processor_seconds()
+        blended = len(frame.backward(upstream, release=True).index)
+        gradients_ms += (process.processor_seconds() - before) * 1e3 / ROUNDS
+    view = View(name, error_px, scene.count, sum(image.levels.counts), blended, view_ms, new_ms, gradients_ms)
+    if every is None:
         return view
-    # A small picture shows whether there are too many Gaussians.
-    room = replace(ALL, max_gaussians=most)
-    whole = client.render(scene, _camera(name, 1 / 60), settings=room).levels
-    assert whole is not None
-    if whole.coarse_pages:
-        return view
-    every = client.render(scene, camera, settings=room).color
-    fine = client.render(scene, _camera(name, 2), settings=room).color
-    truth = fine.reshape(HEIGHT, 2, WIDTH, 2, 3).mean(axis=(1, 3))
-    decibels = psnr(image.color, every), psnr(image.color, truth), psnr(every, truth)
-    return replace(view, in_view=sum(whole.counts), apart_db=decibels[0], levels_db=decibels[1], all_db=decibels[2])
+    decibels = psnr(image.color, every.color), psnr(image.color, every.truth), psnr(every.color, every.truth)
+    return replace(view, in_view=every.count, apart_db=decibels[0], levels_db=decibels[1], all_db=decibels[2])
 
 
-def _camera(name: str, scale: float = 1) -> Camera:
-    eye, target, fov = PLACES[name]
+@dataclass(frozen=True)
+class Every:
+    """Pictures of all Gaussians in view but hidden ones, and of the same with four samples in each pixel."""
+
+    count: int
+    color: Float32
+    truth: Float32
+
+    @staticmethod
+    def of(client: Client, scene: SceneHandle, name: str, most: int) -> Every | None:
+        """None: they are more than `most`."""
+        if not most:
+            return None
+        room = replace(ALL, max_gaussians=most)
+        drawn = client.render(scene, _camera(name), settings=room)
+        assert drawn.levels is not None
+        if drawn.levels.coarse_pages:
+            return None
+        fine = client.render(scene, _camera(name, 2), settings=room).color
+        return Every(sum(drawn.levels.counts), drawn.color, fine.reshape(HEIGHT, 2, WIDTH, 2, 3).mean(axis=(1, 3)))
+
+
+def _camera(name: str, scale: float = 1, forward: float = 0) -> Camera:
+    place, target, fov = PLACES[name]
+    eye = np.array(place) + forward * np.sign(np.subtract(target, place))
     size = {"width": round(WIDTH * scale), "height": round(HEIGHT * scale)}
-    return Camera.look_at(eye, target, (0, 0, 1), fov_degrees=fov, **size)
+    return Camera.look_at(eye.tolist(), target, (0, 0, 1), fov_degrees=fov, **size)
 
 
 def _taken(process: WorkerProcess, call: Callable[[], object]) -> float:
@@ -165,11 +195,10 @@ def psnr(image: Float32, truth: Float32) -> float:
 
 
 def exponent(views: Sequence[View], name: str) -> float:
-    """The slope of a value against the total on logarithmic axes, where the cameras see no end of the city."""
-    filled = [view for view in views if view.total >= FILLED]
-    if len(filled) < 2:
+    """The slope of a value against the total on logarithmic axes."""
+    if len(views) < 2:
         return float("nan")
-    return float(np.polyfit(np.log([v.total for v in filled]), np.log([getattr(v, name) for v in filled]), 1)[0])
+    return float(np.polyfit(np.log([v.total for v in views]), np.log([getattr(v, name) for v in views]), 1)[0])
 
 
 def table(views: Sequence[View]) -> str:
@@ -177,18 +206,20 @@ def table(views: Sequence[View]) -> str:
     totals = sorted({view.total for view in views})
     sizes = ", ".join(f"{total / 1e6:.0f}M" for total in totals)
     lines = [
-        f"| camera | error, px | drawn, thousands, of {sizes} | view, ms | exponent | gradients, ms | exponent | "
-        "compared in | all, dB | levels, dB |",
-        "|---" * 10 + "|",
+        f"| camera | error, px | drawn, thousands, of {sizes} | blended | view, ms | exponent | new view, ms "
+        "| exponent | gradients, ms | exponent | compared in | all, dB | levels, dB |",
+        "|---" * 13 + "|",
     ]
     for camera, error_px in product(PLACES, ERRORS):
         mine = [view for view in views if (view.camera, view.error_px) == (camera, error_px)]
-        drawn = " / ".join(f"{view.drawn / 1e3:.0f}" for view in mine)
+        rows = " | ".join(
+            " / ".join(f"{getattr(view, name) / 1e3:.0f}" for view in mine) for name in ("drawn", "blended")
+        )
         times = " | ".join(
             f"{' / '.join(f'{getattr(view, name):.0f}' for view in mine)} | {exponent(mine, name):.2f}".replace(
                 "nan", "-"
             )
-            for name in ("view_ms", "gradients_ms")
+            for name in ("view_ms", "new_ms", "gradients_ms")
         )
         last = next((view for view in reversed(mine) if view.in_view), None)
         compared = (
@@ -196,14 +227,14 @@ def table(views: Sequence[View]) -> str:
             if last is None
             else f"{last.total / 1e6:.0f}M | {last.all_db:.1f} | {last.levels_db - last.all_db:+.1f}"
         )
-        lines.append(f"| {camera} | {error_px:g} | {drawn} | {times} | {compared} |")
+        lines.append(f"| {camera} | {error_px:g} | {rows} | {times} | {compared} |")
     return "\n".join(lines)
 
 
 def draw(views: Sequence[View]) -> None:
     """A picture of the times against the sizes of the cities, a line for each camera."""
     matplotlib.use("Agg")
-    figure, panels = pyplot.subplots(len(ERRORS), 3, figsize=(12, 7), sharex=True, sharey="col", layout="constrained")
+    figure, panels = pyplot.subplots(len(ERRORS), 3, figsize=(12, 10), sharex=True, sharey="col", layout="constrained")
     titles = {"drawn": "Gaussians drawn", "view_ms": "view, processor ms", "gradients_ms": "gradients, processor ms"}
     for row, error_px in zip(panels, ERRORS, strict=True):
         for axes, (name, title) in zip(row, titles.items(), strict=True):

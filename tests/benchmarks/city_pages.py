@@ -7,24 +7,30 @@ import numpy as np
 from lumigrad.client import Gaussians
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.coarsening import Page, levels_of
-from lumigrad.client.formats.levels.ordering import PAGE_ROWS
+from lumigrad.client.formats.levels.ordering import merging_order
+from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.samples.city import _centre, _ground_and_house, _moved, _vase
 
 # Room for rounding of positions to float32, hundreds of units from the middle.
 _ROOM = 1e-3
 
 
-def blocks(count: int, kinds: int = 16) -> GaussianLevels:
-    """At least so many Gaussians: a page for each house and for each vase, merged as those of files.
+def blocks(count: int, kinds: int = 16, page_rows: int = 4096) -> GaussianLevels:
+    """At least so many Gaussians: pages of parts of each house and each vase, merged as those of files.
 
     Houses repeat after `kinds`.
     """
-    vase = _vase().of_degree(0)
-    houses = [_moved(_ground_and_house(kind), -_centre(kind)).of_degree(0) for kind in range(kinds)]
-    pages = [Page.of(scene, levels_of(PAGE_ROWS)) for scene in (*houses, vase)]
-    number = -(-count // (len(houses[0]) + len(vase)))
-    centres = np.repeat([_centre(block) for block in range(number)], 2, axis=0)
-    kind_of = np.stack([np.arange(number) % kinds, np.full(number, kinds)], axis=1).ravel()
+    vase = _parts(_vase().of_degree(0), page_rows)
+    houses = [_parts(_moved(_ground_and_house(kind), -_centre(kind)).of_degree(0), page_rows) for kind in range(kinds)]
+    pages = [page for part in (*houses, vase) for page in part]
+    starts = np.cumsum([0, *map(len, houses)])
+    rows = [sum(len(page.levels[0]) for page in part) for part in (houses[0], vase)]
+    number = -(-count // sum(rows))
+    of_vase = np.arange(starts[-1], len(pages))
+    numbers = [[*range(starts[kind], starts[kind + 1]), *of_vase] for kind in range(kinds)]
+    kind_of = np.concatenate([numbers[block % kinds] for block in range(number)])
+    sizes = [len(numbers[block % kinds]) for block in range(number)]
+    centres = np.repeat([_centre(block) for block in range(number)], sizes, axis=0)
 
     def read(page: int, level: int) -> Gaussians:
         return _moved(pages[kind_of[page]].levels[level], centres[page]).gaussians()
@@ -38,3 +44,12 @@ def blocks(count: int, kinds: int = 16) -> GaussianLevels:
         antialiased=False,
         source=read,
     )
+
+
+def _parts(scene: StoredScene, page_rows: int) -> list[Page]:
+    """Pages of neighbouring Gaussians of a scene."""
+    order = merging_order(scene)
+    return [
+        Page.of(scene.reordered(order[begin : begin + page_rows]), levels_of(page_rows))
+        for begin in range(0, len(order), page_rows)
+    ]

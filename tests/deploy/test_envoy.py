@@ -203,8 +203,7 @@ def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: P
         assert load.failed == 0, load.failures
     finally:
         for process in processes:
-            if process.process.poll() is None:
-                process.stop()
+            process.stop()
 
 
 def worker_of(front: Envoy, scene: SceneHandle) -> str:

@@ -75,8 +75,7 @@ def main() -> int:
             faults = _faults(net, workers[:3])
         finally:
             for worker in workers:
-                if worker.process.poll() is None:
-                    worker.stop()
+                worker.stop()
     text = _tables(throughputs, faults)
     print(text)
     write([*throughputs, *faults], RESULTS)

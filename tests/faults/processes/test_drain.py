@@ -34,7 +34,7 @@ def draining_worker(lame_duck: float, drain: float, **settings: Any) -> Iterator
         client.close()
         if process.process.poll() is None:
             process.process.kill()
-            process.wait()
+        process.wait()
 
 
 def renders(client: RawClient) -> Callable[[], object]:

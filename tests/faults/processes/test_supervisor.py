@@ -182,7 +182,7 @@ def test_no_process_outlives_its_supervisor() -> None:
         children = psutil.Process(process.process.pid).children()
         assert len(children) == 2
         process.signal(signal.SIGKILL)
-        process.process.wait(60)
+        process.wait(60)
         for child in children:
             wait_for_end(child.pid)
         with worker("--device", "cpu", port=port, metrics_port=metrics_port) as again:

@@ -14,6 +14,8 @@ import pytest
 _STORE_BYTES = 80 << 20
 # Nobody reads the logs of workers here.
 _NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
+# Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
+_NO_MEMORY_MONITOR = {"RAY_memory_monitor_refresh_ms": "0"}
 
 
 def require_ray(name: str) -> Any:
@@ -24,7 +26,7 @@ def require_ray(name: str) -> Any:
             pytest.fail(text)
         pytest.skip(text, allow_module_level=True)
     # Read when Ray is imported.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(_NO_MEMORY_MONITOR, RAY_USAGE_STATS_ENABLED="0")
     return import_module(name)
 
 

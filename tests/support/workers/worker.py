@@ -219,5 +219,4 @@ def replaceable_worker(*options: str) -> Iterator[tuple[WorkerProcess, Callable[
         try:
             yield running[0], replace
         finally:
-            if running[-1].process.poll() is None:
-                running[-1].stop()
+            running[-1].stop()

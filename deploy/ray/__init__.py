@@ -1,4 +1,4 @@
-"""Lumigrad in a Ray cluster: Ray places workers and starts them again, and clients call them directly."""
+"""Lumigrad in a Ray cluster: Ray places and restarts workers, and clients call the workers directly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Options", "SplitScene", "client", "split", "start", "status", "stop"
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs the kernels when it is asked for: clients of a fleet do without them."""
+    """Imports on first use the names that need the kernels, which clients of a fleet do not."""
     if name in ("SplitScene", "split"):
         from lumigrad.ray import split_scene
 

@@ -1,4 +1,4 @@
-"""Bands of an image: rows of tiles in a row, of which each worker draws one."""
+"""Divides an image into bands of consecutive rows of tiles, one for each worker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# The tiles in which engines list Gaussians, and Inria's, have this height in pixels.
+# Height in pixels of the tiles in which engines list Gaussians, and of Inria's tiles.
 TILE = 16
-# The engines round radii to whole pixels, and end them here.
+# Engines round radii to whole pixels, and clamp them to a largest radius.
 _MARGIN, _LARGEST_RADIUS = 1.0, 1e6
-# The cost of a tile without Gaussians, in those of a tile of one.
+# The cost of a tile without Gaussians, relative to the cost of one Gaussian in a tile.
 _EMPTY_TILE = 16.0
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -23,10 +23,11 @@ class Reach:
     """The rows of tiles that the visible Gaussians of a part reach.
 
     Attributes:
-        rows: [M] their rows in the part, ascending.
-        first: [M] the first row of tiles of each.
-        last: [M] its last one.
-        counts: [3, tile rows]: the tiles that they reach in each row, about; how many begin there; how many end there.
+        rows: [M] the Gaussians' rows in the part, ascending.
+        first: [M] the first row of tiles that each Gaussian reaches.
+        last: [M] the last row of tiles that each Gaussian reaches.
+        counts: [3, tile rows] for each row of tiles: about how many tiles the Gaussians reach in it; how many Gaussians
+            have it as their first row; how many as their last.
     """
 
     rows: Integers
@@ -36,7 +37,7 @@ class Reach:
 
     @staticmethod
     def of(means: npt.NDArray[Any], radii: Integers, width: int, height: int, pixel_center: float) -> Reach:
-        """Finds it from projected means [N, 2] and radii [N, 2], pixels; those that are culled have radii of 0."""
+        """Finds the reach from projected means [N, 2] and radii [N, 2], pixels; culled Gaussians have radii of 0."""
         rows = np.flatnonzero(radii.any(axis=1))
         middle, radius = means[rows].astype(np.float64) - pixel_center, radii[rows].astype(np.float64)
         radius = np.where(radius >= _LARGEST_RADIUS, np.inf, radius) + _MARGIN
@@ -46,33 +47,33 @@ class Reach:
         most = -(-height // TILE)
         across = (columns_end - columns + 1).astype(np.int64)
         ends = np.bincount(last, minlength=most)
-        # Sums over Gaussians of the rows from their first to their last one.
+        # The running sum of `steps` adds each Gaussian's width to every row from its first to its last.
         steps = np.bincount(first, across, most + 1) - np.bincount(last + 1, across, most + 1)
         counts = np.stack([np.cumsum(steps)[:most].astype(np.int64), np.bincount(first, minlength=most), ends])
         return Reach(rows, first, last, counts)
 
     def within(self, begin: int, end: int) -> Integers:
-        """The rows of those that reach any of the rows of tiles from `begin` to before `end`."""
+        """Returns the rows of the Gaussians that reach any of the rows of tiles [begin, end)."""
         return self.rows[(self.last >= begin) & (self.first < end) & (begin < end)]
 
 
 def _tiles(places: npt.NDArray[np.float64], size: Integers) -> npt.NDArray[np.int32]:
-    """[2, M] the tiles of places [M, 2], pixels, those off the image at its edge."""
+    """Returns the tiles [2, M] of places [M, 2] in pixels; places off the image get the tile at its edge."""
     tiles: npt.NDArray[np.int32] = np.clip(np.floor(places / TILE), 0, (size - 1) // TILE).astype(np.int32).T
     return tiles
 
 
 def edges_of(counts: Integers, bands: int, width: int) -> list[int]:
-    """The rows of tiles, [bands + 1], at which bands of about the same cost begin, and the end of the last one.
+    """Returns the rows of tiles [bands + 1] at which bands of about the same cost begin, and the end of the last band.
 
     Args:
         counts: [workers, 3, tile rows] of `Reach`.
-        bands: their number; bands are empty where there are fewer rows.
-        width: of the image, pixels.
+        bands: the number of bands; if there are fewer rows, some bands are empty.
+        width: width of the image, pixels.
     """
     cost = np.cumsum(counts[:, 0].sum(axis=0) + _EMPTY_TILE * -(-width // TILE))
     shares = cost[-1] * np.arange(1, bands) / bands
-    # Each band has one row at least, if there are as many rows as bands.
+    # If there are enough rows, each band has at least one.
     inner, rows = np.searchsorted(cost, shares) + 1, len(cost)
     if rows >= bands:
         numbers = np.arange(1, bands)
@@ -81,11 +82,11 @@ def edges_of(counts: Integers, bands: int, width: int) -> list[int]:
 
 
 def shared_out(counts: Integers, edges: Sequence[int]) -> list[int]:
-    """The band of each worker: those that have most of a band's Gaussians draw it, so that few are moved.
+    """Returns the band of each worker. Workers with most of a band's Gaussians draw it, so that few are moved.
 
     Args:
         counts: [workers, 3, tile rows] of `Reach`.
-        edges: the bands, as many as workers.
+        edges: the edges of the bands, of which there are as many as workers.
     """
     begun = np.pad(np.cumsum(counts[:, 1], axis=1), ((0, 0), (1, 0)))[:, edges[1:]]
     ended = np.pad(np.cumsum(counts[:, 2], axis=1), ((0, 0), (1, 0)))[:, edges[:-1]]

@@ -1,4 +1,4 @@
-"""Fleets in the Ray cluster that this process belongs to: started, looked at, stopped."""
+"""Starts, inspects and stops fleets in the Ray cluster that this process belongs to."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def start(
     token: str | None = None,
     timeout_s: float = 300.0,
 ) -> Status:
-    """Starts a fleet of workers, which outlives this process, and waits until the least number of them serves.
+    """Starts a fleet of workers, which outlives this process, and waits until `options.minimum` of them serve.
 
-    One that runs already, with the same options, is left as it is.
+    A fleet that already runs with the same options is left as it is.
 
     Args:
-        options: how many, on what; None: one on a CPU.
+        options: the number of workers and their resources; None: one worker on a CPU.
         name: distinguishes the fleets of one cluster.
         token: the token that clients need; None: a new one. `lumigrad.ray.token` returns it within the cluster.
-        timeout_s: how long to wait, seconds. The fleet stays when they are over.
+        timeout_s: how long to wait, seconds. The fleet keeps running after that.
 
     Raises:
         ValueError: a fleet of this name runs with other options.
@@ -39,7 +39,7 @@ def start(
     """
     connect()
     options = options or Options()
-    # Where it dies Ray starts it again; until then its callers wait.
+    # Ray restarts the actor if it dies; its callers wait meanwhile.
     placed = ray.remote(Fleet).options(
         name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=-1,
         max_task_retries=-1, max_concurrency=16,
@@ -58,12 +58,12 @@ def start(
 
 
 def status(name: str = DEFAULT_NAME) -> Status:
-    """A fleet as it is now."""
+    """Returns the current state of a fleet."""
     return cast(Status, ray.get(fleet_of(name).status.remote()))
 
 
 def stop(name: str = DEFAULT_NAME) -> None:
-    """Has the workers of a fleet finish their calls, and ends it."""
+    """Lets the workers of a fleet finish their calls, and ends the fleet."""
     fleet = fleet_of(name)
     ray.get(fleet.stop.remote())
     ray.kill(fleet)

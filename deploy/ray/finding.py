@@ -1,4 +1,4 @@
-"""How clients find the workers of a fleet."""
+"""Finds the workers of a fleet, for clients."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def connect() -> None:
 
 
 def fleet_of(name: str) -> Any:
-    """The actor of a fleet.
+    """Returns the actor of a fleet.
 
     Raises:
-        Unavailable: there is none of this name.
+        Unavailable: there is no fleet of this name.
     """
     connect()
     try:
@@ -35,7 +35,7 @@ def fleet_of(name: str) -> Any:
 
 
 def targets(name: str = DEFAULT_NAME) -> list[str]:
-    """Addresses of the workers that serve now. `Client(lumigrad.ray.targets)` asks again as they come and go.
+    """Returns the addresses of the workers that serve now. `Client(lumigrad.ray.targets)` follows their changes.
 
     Raises:
         Unavailable: the fleet does not answer, or no worker serves; clients keep the addresses that they have.
@@ -52,10 +52,10 @@ def targets(name: str = DEFAULT_NAME) -> list[str]:
 
 
 def token(name: str = DEFAULT_NAME) -> str:
-    """What the workers of a fleet ask of clients."""
+    """Returns the token that the workers of a fleet require from clients."""
     return cast(str, ray.get(fleet_of(name).token.remote(), timeout=_ANSWER_S))
 
 
 def client(name: str = DEFAULT_NAME, **options: Any) -> Client:
-    """A client of all workers of a fleet, which follows as they come and go; `options` are those of `Client`."""
+    """Returns a client of all workers of a fleet, which follows their changes; `options` are those of `Client`."""
     return Client(lambda: targets(name), token=token(name), **options)

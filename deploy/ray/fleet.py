@@ -19,15 +19,15 @@ NAMESPACE = "lumigrad"
 
 @dataclass(frozen=True)
 class Status:
-    """A fleet as it is.
+    """The state of a fleet.
 
     Attributes:
         targets: addresses of the workers that serve.
-        nodes: Ray's nodes that they are on.
-        wanted: how many there are to be.
+        nodes: the Ray nodes of these workers.
+        wanted: the number of workers that the fleet should have.
         starting: the number of workers that are starting, or wait for resources of the cluster.
-        leaving: how many finish their calls and go.
-        waiting: calls that wait for a device, of all workers together.
+        leaving: the number of workers that finish their calls and then end.
+        waiting: the number of calls that wait for a device, over all workers.
     """
 
     targets: tuple[str, ...]
@@ -39,10 +39,10 @@ class Status:
 
 
 class Fleet:
-    """Keeps as many workers as are wanted. Ray starts it again where it dies, and it finds its workers."""
+    """Keeps the wanted number of workers. If it dies, Ray restarts it, and it finds its workers again."""
 
     def __init__(self, name: str, options: Options, token: str) -> None:
-        """Begins to look after the workers, those that are there already included."""
+        """Starts to manage the workers, including existing ones."""
         self._name, self._options, self._token = name, options, token
         self._scaling = Scaling(options)
         self._members = [self._member(number) for number in _numbers_of(name)]
@@ -52,15 +52,15 @@ class Fleet:
         self._thread.start()
 
     def options(self) -> Options:
-        """What it was started with."""
+        """Returns the options with which the fleet was started."""
         return self._options
 
     def token(self) -> str:
-        """What workers ask of clients."""
+        """Returns the token that workers require from clients."""
         return self._token
 
     def status(self) -> Status:
-        """How it is."""
+        """Returns the current state."""
         members = tuple(self._members)
         serving = [member.seen for member in members if member.is_serving and member.seen is not None]
         leaving = sum(member.is_leaving for member in members)
@@ -74,11 +74,11 @@ class Fleet:
         )
 
     def stop(self) -> None:
-        """Has all workers finish their calls, and waits for them."""
+        """Lets all workers finish their calls, and waits for that."""
         self._stopping.set()
         self._thread.join()
         for member in self._members:
-            # One that has not served yet has no calls to finish, and perhaps no place.
+            # A worker that has not served yet has no calls to finish, and perhaps no node.
             member.leave() if member.is_serving else member.end()
         while self._members:
             self._hear()
@@ -105,14 +105,14 @@ class Fleet:
             self._members = [*self._members, self._member(number)]
 
     def _member(self, number: int) -> Member:
-        """A worker of this number: the one that is there, or a new one."""
+        """Returns the existing worker with this number, or a new one."""
         options = self._options
         actor = ray.remote(ServingWorker).options(
             name=f"{self._name}/{number}",
             namespace=NAMESPACE,
             get_if_exists=True,
             lifetime="detached",
-            # On whichever node has room, as often as it takes.
+            # Ray restarts the worker on any node with room, without limit.
             max_restarts=-1,
             num_cpus=options.cpus,
             num_gpus=options.gpus,
@@ -123,7 +123,7 @@ class Fleet:
 
 
 def _numbers_of(name: str) -> list[int]:
-    """Of the workers that a fleet of this name, which has died, has left."""
+    """Returns the numbers of the workers that a dead fleet of this name has left."""
     named = [entry["name"] for entry in ray.util.list_named_actors(True) if entry["namespace"] == NAMESPACE]
     found = (re.fullmatch(rf"{re.escape(name)}/(\d+)", entry) for entry in named)
     return sorted(int(match[1]) for match in found if match)

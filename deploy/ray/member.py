@@ -1,4 +1,4 @@
-"""The fleet's state of one worker."""
+"""One worker, as its fleet knows it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lumigrad.ray.worker import Look
 
 
 class Member:
-    """Asks an actor how it is, again and again, and remembers what it said last.
+    """Polls the state of a worker's actor, and keeps its last report.
 
     Attributes:
-        number: its place in the order in which workers were added.
-        seen: its last report; None: there is none yet, or it is being restarted.
-        is_leaving: it is to finish its calls and go.
-        has_gone: it will not come back.
+        number: the worker's place in the order in which workers were added.
+        seen: the worker's last report; None if there is none yet, or the worker is being restarted.
+        is_leaving: whether the worker finishes its calls and then ends.
+        has_gone: whether the worker has ended for good.
     """
 
     def __init__(self, number: int, actor: Any, silence_s: float) -> None:
@@ -33,11 +33,11 @@ class Member:
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients should call it."""
+        """Whether clients should call the worker."""
         return self.seen is not None and self.seen.is_serving and not self.is_leaving
 
     def hear(self) -> None:
-        """Takes the answer if it has come, and asks again."""
+        """Takes the report if it has arrived, and asks for the next one."""
         ready, _ = ray.wait([self._pending], timeout=0)
         if not ready:
             self._mind_silence()
@@ -45,7 +45,7 @@ class Member:
         try:
             answer = ray.get(self._pending)
         except ActorUnavailableError:
-            # Ray is starting it again.
+            # Ray is restarting the actor.
             self.seen = None
         except (ActorDiedError, RayError):
             self.seen, self.has_gone = None, True
@@ -58,12 +58,12 @@ class Member:
         self._ask(self._actor.look)
 
     def leave(self) -> None:
-        """Has it finish its calls and go."""
+        """Lets the worker finish its calls and end."""
         self.is_leaving = True
         self._ask(self._actor.stop)
 
     def end(self) -> None:
-        """Ends it for good, without waiting for anything."""
+        """Ends the worker for good, without waiting for its calls."""
         self.has_gone = True
         ray.kill(self._actor)
 

@@ -1,4 +1,4 @@
-"""What a fleet of workers is to be: how many, on what, and when there are to be more."""
+"""Options of a fleet of workers: their number, their resources, and when to add workers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Options:
     """Settings of a fleet.
 
     Attributes:
-        minimum: workers at the least.
+        minimum: minimum number of workers.
         maximum: maximum number of workers; None: always `minimum`.
-        gpus: of Ray's GPUs, what a worker takes: 1, or a part of one; 0: it computes on a CPU.
-        cpus: of Ray's CPUs, what a worker takes.
-        resources: of Ray's other resources, by name.
+        gpus: Ray's GPUs for each worker: 1, or a fraction of one; 0: workers compute on a CPU.
+        cpus: Ray's CPUs for each worker.
+        resources: Ray's other resources for each worker, by name.
         serve: further options of `lumigrad serve`, e.g. ("--scene-mib", "8192"). Without --tls-cert calls travel in
             plain text between the nodes.
-        queue_high: calls that wait for a worker's device, on average over the workers, for which there is to be
-            another worker.
-        busy_s: how long that must last, seconds.
-        idle_s: after how long without any call that waits the newest worker is drained, seconds.
-        interval_s: between two looks at the workers, seconds.
-        drain_s: how long a worker that is taken away may take to finish its calls, seconds.
+        queue_high: a worker is added if more calls than this wait for a worker's device, on average over the
+            workers.
+        busy_s: how long the average must stay above `queue_high`, seconds.
+        idle_s: the newest worker is drained if no call has waited for this long, seconds.
+        interval_s: time between two checks of the workers, seconds.
+        drain_s: how long a worker that is removed may take to finish its calls, seconds.
         silence_s: the time without a report after which a worker is ended and restarted, seconds.
     """
 

@@ -1,4 +1,4 @@
-"""An actor with a part of a scene: it sends its visible Gaussians to where they are drawn, and draws a band itself."""
+"""An actor with a part of a scene, which sends visible Gaussians to the workers that draw them and draws a band."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = "numbers"
 
 
 class Restarted(Exception):
-    """Ray has started an actor again since its caller last heard of it: it has the part that it was created with.
+    """Ray has restarted an actor since its caller last heard of it, so the actor has its initial part again.
 
     Attributes:
         index: the number of the actor among those of the scene.
@@ -36,13 +36,13 @@ class Restarted(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """One camera of a call, and how it is drawn.
+    """One camera of a call, and how to render it.
 
     Attributes:
         call: the number of the call.
         index: the number of the camera in the call.
         camera, settings, outputs: arguments of the kernels.
-        background: [D].
+        background: [D] colour.
         retain: whether `backward` may follow.
     """
 
@@ -65,23 +65,24 @@ class _Passed:
     own: Arrays = field(default_factory=dict)
     order: Integers | None = None
     ends: Integers | None = None
-    # The first row of pixels that this worker draws, and the one after the last.
+    # The rows of pixels [begin, end) that this worker draws.
     band: tuple[int, int] = (0, 0)
     state: Any = None
 
 
 class Part:
-    """A part of the Gaussians of a scene, and in each view the worker of one band of the image.
+    """A worker that holds a part of a scene's Gaussians, and draws one band of each image.
 
     Attributes:
-        numbers: i32 [N] the numbers of the Gaussians in the whole scene, ascending.
-        tensors: the part, float32 by name. `SplitScene.update` may change them and put others in their place.
-        gradients: by the same names, those of the last call of `backward`, summed over its cameras; empty before.
-        memory: for what updates keep, such as the moments of an optimiser.
+        numbers: int32 [N], the numbers of the Gaussians in the whole scene, ascending.
+        tensors: the tensors of the part, float32, by name. `SplitScene.update` may change or replace them.
+        gradients: the gradients of the last call of `backward`, summed over its cameras, by the same names; empty
+            before the first call.
+        memory: values that updates keep, such as the moments of an optimiser.
     """
 
     def __init__(self, index: int, numbers: Integers, given: Arrays, device: str) -> None:
-        """Takes a part; arrays stay where Ray has put them until `update` is called."""
+        """Begins with a part; its arrays stay in Ray's memory until `update` is called."""
         context: Any = ray.get_runtime_context()
         cpus = context.get_assigned_resources().get("CPU", 1.0)
         os.environ.setdefault("LUMIGRAD_NUM_THREADS", str(max(1, int(cpus))))
@@ -94,11 +95,11 @@ class Part:
         self._life = uuid.uuid4().hex
 
     def life(self) -> str:
-        """Identifies the actor from one start to the next."""
+        """Returns an id that changes when the actor is restarted."""
         return self._life
 
     def project(self, life: str, view: View) -> Integers:
-        """Finds the visible Gaussians, and drops what was kept of earlier calls; returns `Reach.counts`."""
+        """Finds the visible Gaussians, and drops the state of earlier calls; returns `Reach.counts`."""
         self._check(life)
         kept = self._views.items()
         self._views = {key: it for key, it in kept if key[0] == view.call or (it.state is not None and not view.retain)}
@@ -111,7 +112,7 @@ class Part:
         return reach.counts
 
     def send(self, life: str, view: View, edges: Sequence[int], band_of: Sequence[int]) -> Any:
-        """The Gaussians that reach the band of each worker: by name arrays of rows; None for this worker."""
+        """Returns the Gaussians that reach each worker's band, as arrays of rows by name; None for this worker."""
         passed = self._passed(life, view)
         stored = {**self.tensors}
         if "sh" in stored and view.settings.sh_degree is not None:
@@ -129,10 +130,10 @@ class Part:
         return _returned(sent)
 
     def draw(self, life: str, view: View, first: int, last: int, *sent: Arrays | None) -> tuple[Arrays, int]:
-        """Draws the rows of tiles from `first` to before `last`; `sent` are the Gaussians of each worker.
+        """Draws the rows of tiles [first, last); `sent` has the Gaussians from each worker, None for this one.
 
         Returns:
-            The rows of the outputs, and the bytes that came from other workers.
+            The rows of the outputs, and the bytes received from other workers.
         """
         passed = self._passed(life, view)
         pieces = [passed.own if piece is None else piece for piece in sent]
@@ -162,7 +163,7 @@ class Part:
         return band, moved
 
     def differentiate(self, life: str, view: View, given: Arrays) -> Any:
-        """The gradients of the Gaussians of each worker, as they were sent; `given` are those of the band's rows."""
+        """Returns the gradients of each worker's Gaussians, as they were sent; `given` has those of the band."""
         passed = self._passed(life, view)
         state, passed.state = passed.state, None
         camera = view.camera
@@ -181,7 +182,7 @@ class Part:
         return _returned([None if worker == self._index else piece for worker, piece in enumerate(pieces)])
 
     def collect(self, life: str, view: View, *found: Arrays | None) -> None:
-        """Adds the gradients from the bands, in the order of the workers that drew them."""
+        """Adds the gradients from the bands, in the order of the workers that drew the bands."""
         passed = self._passed(life, view)
         if view.index == 0:
             self.gradients = {}
@@ -195,7 +196,7 @@ class Part:
         del self._views[view.call, view.index]
 
     def update(self, life: str, change: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls `change(part, *arguments)`; the part's tensors are its own from now on."""
+        """Calls `change(part, *arguments)`; first copies the tensors if they are still in Ray's memory."""
         self._check(life)
         if self._is_shared:
             self.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
@@ -203,7 +204,7 @@ class Part:
         return change(self, *arguments)
 
     def gathered(self, life: str) -> Arrays:
-        """The gradients, and the numbers of the Gaussians."""
+        """Returns the gradients, and the numbers of the Gaussians."""
         self._check(life)
         found = {name: tensor.cpu().numpy() for name, tensor in self.gradients.items()}
         return {NUMBERS: self.numbers, **found}
@@ -215,7 +216,7 @@ class Part:
     def _passed(self, life: str, view: View) -> _Passed:
         self._check(life)
         if (view.call, view.index) not in self._views:
-            # A call that failed has been followed by another.
+            # The call has failed, and a later one has dropped its state.
             raise Restarted(self._index, self._life)
         return self._views[view.call, view.index]
 
@@ -224,11 +225,11 @@ class Part:
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         with warnings.catch_warnings():
-            # Arrays that Ray holds are read-only, and are only read.
+            # Arrays in Ray's memory are read-only, and are only read here.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(array).to(self._device)
 
 
 def _returned(values: list[Any]) -> Any:
-    """Values as the results of a call that has as many: Ray takes one as it is."""
+    """Returns values as the results of a remote call; Ray expects a single one without a tuple."""
     return values[0] if len(values) == 1 else tuple(values)

@@ -28,33 +28,33 @@ from lumigrad.ray.finding import connect
 from lumigrad.ray.part import NUMBERS, Part, Restarted, View
 
 Result = TypeVar("Result")
-# Settings of what is drawn on the film by ellipses; of the others only the defaults are taken.
+# The supported settings, which concern Gaussians drawn as ellipses in the image; all others must have their defaults.
 _SETTINGS = (
     *("semantics", "sh_degree", "antialiased", "deterministic", "eps2d", "near", "far", "radius_clip", "alpha_min"),
     *("alpha_max", "transmittance_min", "pixel_center", "scale_modifier", "background"),
 )
-# Outputs per pixel; parts do not return those per Gaussian.
+# Outputs per pixel; outputs per Gaussian are not supported.
 _OUTPUTS = gaussians.IMAGES
 
 
 class _Drawn(NamedTuple):
-    """A view that was retained, and the rows of tiles of each worker."""
+    """A rendered view, and the rows of tiles of each worker."""
 
     view: View
     rows: list[tuple[int, int]]
 
 
 class SplitScene:
-    """A scene over several workers; create one with `split`. Calls of several threads follow each other.
+    """A scene over several workers; create one with `split`. Calls from several threads run one after the other.
 
     Attributes:
-        received_bytes: what workers received from others for the last picture, or pictures.
+        received_bytes: bytes that workers received from each other in the last call of `render`.
     """
 
     def __init__(
         self, actors: Sequence[Any], lives: Sequence[str], given: Sequence[Any], scene: Gaussians, timeout_s: float
     ) -> None:
-        """Takes actors that have started; `given` are their parts, which Ray gives to those that it starts again."""
+        """Takes started actors; `given` are their parts, which Ray passes again to restarted actors."""
         self.received_bytes = 0
         self._given = given
         self._actors, self._lives, self._timeout_s = list(actors), list(lives), timeout_s
@@ -90,16 +90,16 @@ class SplitScene:
 
         Args:
             camera: one camera of OpenCV's or Inria's, or a sequence of them, which adds a first axis to the results.
-            settings: None: the defaults. Those of sensors, rays, surfels, levels and transforms are refused.
+            settings: None: the defaults. Settings of sensors, rays, surfels, levels and transforms are refused.
             outputs: any of "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth",
                 "contributors", "ids"; see `lumigrad.client.Frame`.
-            retain: keep the states that `backward` needs, in place of those of an earlier call.
-            fields: fields of the settings by name, for this call alone.
+            retain: keep the states that `backward` needs; they replace those of an earlier call.
+            fields: fields of the settings by name, for this call only.
 
         Raises:
-            InvalidArgument: an argument is wrong, or is none of those that split scenes take.
+            InvalidArgument: an argument is wrong, or split scenes do not support it.
             DeadlineExceeded: workers did not answer in time.
-            Unavailable: a worker is gone for good, or was started again after `update`, and has lost what that changed.
+            Unavailable: a worker is gone for good, or was restarted after `update` and has lost its changes.
 
         Example:
             frame = scene.render(camera, outputs=("color", "alpha"), background=1.0)
@@ -109,7 +109,7 @@ class SplitScene:
         views = self._views(cameras, settings, names("outputs", outputs), retain, fields)
         with self._lock:
             until = time.monotonic() + self._timeout_s
-            # The parts drop what they keep of an earlier one.
+            # The parts drop the retained state of an earlier call.
             self._drawn = [] if retain else self._drawn
             while True:
                 call = next(self._calls)
@@ -130,9 +130,9 @@ class SplitScene:
             output_gradients: dL/d output by the output's name, shaped as the rendering returned it.
 
         Raises:
-            InvalidArgument: there is no such rendering, or a gradient has another shape.
+            InvalidArgument: there is no such rendering, or a gradient has the wrong shape.
             DeadlineExceeded: workers did not answer in time.
-            Unavailable: a worker was started again after the rendering; render again.
+            Unavailable: a worker was restarted after the rendering; render again.
 
         Example:
             scene.render(camera, retain=True)
@@ -155,7 +155,7 @@ class SplitScene:
         """Returns the gradients of the last `backward`, in the order of the scene, by the names of its tensors.
 
         Raises:
-            Unavailable: a worker was started again meanwhile.
+            Unavailable: a worker was restarted meanwhile.
 
         Example:
             scene.gradients()["opacities"]  # [N]
@@ -172,17 +172,17 @@ class SplitScene:
     def update(self, change: Callable[..., Result], *arguments: Any) -> list[Result]:
         """Calls `change(part, *arguments)` for each part, on its worker, which may change `part.tensors`.
 
-        From then on a worker that is started again is not used: it would have the part that it began with.
+        From then on, a restarted worker makes later calls fail, because it has its initial part again.
 
         Args:
             change: a function of a `Part`, e.g. a step of an optimiser with `part.tensors` and `part.gradients`.
-            arguments: further arguments of it.
+            arguments: further arguments of `change`.
 
         Returns:
-            What it returned for each part.
+            The result of `change` for each part.
 
         Raises:
-            Unavailable: a worker was started again, and has lost gradients or earlier changes.
+            Unavailable: a worker was restarted, and has lost gradients or earlier changes.
 
         Example:
             def step(part, rate):
@@ -233,7 +233,7 @@ class SplitScene:
         ]
 
     def _draw(self, views: Sequence[View], until: float) -> tuple[list[_Drawn], dict[str, np.ndarray], int]:
-        """Draws the views; all bands of one before those of the next, and each where most of its Gaussians are."""
+        """Draws the views one after the other, each band on a worker that has many of its Gaussians."""
         counts = [[actor.project.remote(life, view) for actor, life in self._known()] for view in views]
         drawn, refs = [], []
         for view, pending in zip(views, counts, strict=True):
@@ -259,7 +259,7 @@ class SplitScene:
         return drawn, images, sum(moved for _, moved in bands)
 
     def _differentiate(self, entry: _Drawn, given: Mapping[str, Float32]) -> list[Any]:
-        """Sends the rows of gradients to the workers that drew them, and what follows to the parts."""
+        """Sends the rows of gradients to the workers that drew them, and the Gaussians' gradients back to the parts."""
         view, back = entry.view, []
         for (actor, life), (begin, end) in zip(self._known(), entry.rows, strict=True):
             rows = {name: array[view.index, begin * TILE : end * TILE] for name, array in given.items()}
@@ -270,7 +270,7 @@ class SplitScene:
         ]
 
     def _checked(self, name: str, array: Any, drawn: Sequence[_Drawn]) -> Float32:
-        """A gradient of an output, with the axis of cameras."""
+        """Returns a checked gradient of an output, with the camera axis."""
         camera, outputs = drawn[0].view.camera, drawn[0].view.outputs
         if name not in outputs or name in ("contributors", "ids"):
             raise InvalidArgument.of("output_gradients", f"expected names of the outputs {outputs}, got {name!r}")
@@ -283,7 +283,7 @@ class SplitScene:
         return zip(self._actors, self._lives, strict=True)
 
     def _each(self, method: Any, *arguments: Any) -> list[Any]:
-        """The results of a method that has one for each worker."""
+        """Calls a method that has one result for each worker; returns the results."""
         found = method.options(num_returns=len(self._actors)).remote(*arguments)
         return [found] if len(self._actors) == 1 else found
 
@@ -297,7 +297,7 @@ class SplitScene:
             raise Unavailable(f"a worker of the split scene is gone for good; split it again: {error}") from error
 
     def _stateful(self, run: Callable[[], list[Any]]) -> list[Any]:
-        """Runs what needs the state of an earlier call."""
+        """Runs a function that needs an earlier call's state; raises Unavailable if a worker was restarted since."""
         try:
             return run()
         except Restarted as restarted:
@@ -306,7 +306,7 @@ class SplitScene:
             raise Unavailable(f"{text}; render again, with retain=True") from restarted
 
     def _meet(self, restarted: Restarted) -> None:
-        """Takes note of a worker that was started again, unless that has lost what cannot be repeated."""
+        """Accepts a restarted worker; raises Unavailable if it has lost the changes of `update`."""
         if self._is_updated:
             text = f"worker {restarted.index} was started again, and has lost what update() changed"
             raise Unavailable(f"{text}; split the scene again, as you saved it last") from restarted
@@ -318,18 +318,18 @@ def split(
 ) -> SplitScene:
     """Divides a scene among new actors of the Ray cluster, each with a part of the Gaussians.
 
-    For a camera, each worker projects its part and sends what is visible to the workers that draw the rows of tiles
-    that it reaches. They sort and blend it alone. Gradients go back the same way.
+    For a camera, each worker projects its part and sends visible Gaussians to the workers whose rows of tiles they
+    reach. Each worker sorts and blends its rows without the others. Gradients go back the same way.
 
     Args:
         scene: one scene, with the same colours for all cameras.
         workers: the number of parts.
-        cpus: of Ray's CPUs, what each takes; it computes with as many threads, but one at least.
-        gpus: of Ray's GPUs, likewise: 1, or a part of one; 0: it computes on the CPU.
-        timeout_s: how long a call, and the start, may take, seconds.
+        cpus: Ray's CPUs for each worker, which computes with this number of threads, but at least one.
+        gpus: Ray's GPUs for each worker: 1, or a fraction of one; 0: workers compute on the CPU.
+        timeout_s: how long the start and each call may take, seconds.
 
     Raises:
-        InvalidArgument: several scenes, colours for each camera, or no number of workers.
+        InvalidArgument: there are several scenes, colours for each camera, or an invalid number of workers.
         DeadlineExceeded: the cluster has no room for so many workers, or they do not start in time.
         Unavailable: a worker cannot start, e.g. without CUDA on a node with GPUs.
 
@@ -344,10 +344,10 @@ def split(
     actors: list[Any] = []
     given = []
     for index, numbers in enumerate(np.array_split(morton_order(scene.means), count)):
-        # The engines number Gaussians in 32 bits, too.
+        # Engines also number Gaussians with 32 bits.
         rows = np.sort(numbers).astype(np.int32)
         given.append(ray.put({name: array[rows] for name, array in scene.tensors.items()}))
-        # Calls that a restart interrupts reach the new actor, which refuses them if it lacks their state.
+        # Calls that a restart interrupts are repeated on the new actor, which refuses them because its life differs.
         placed = ray.remote(Part).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD",
         )  # fmt: skip
@@ -365,7 +365,7 @@ def split(
 
 
 def _camera(camera: Camera) -> gaussians.Camera:
-    """The kernels' camera."""
+    """Returns the kernels' camera."""
     model, size = camera.model, (camera.width, camera.height)
     if isinstance(model, InriaModel):
         arrays = model.view_matrix, model.full_projection, model.eye

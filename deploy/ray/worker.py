@@ -21,7 +21,8 @@ from lumigrad.ray.options import Options
 
 _LISTENING = re.compile(r"listening on (\S+) \(metrics (\d+)\)")
 _SAMPLE = re.compile(r"^(lumigrad_queue_depth|lumigrad_calls_in_progress) (\S+)$", re.MULTILINE)
-# `lumigrad`, but it must not outlive its actor: the place would be taken twice. Workers end with their supervisor.
+# Runs `lumigrad` so that it ends with its actor, since Ray would give its resources to another one. Workers end with
+# their supervisor.
 _PROGRAM = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -32,7 +33,7 @@ from lumigrad.client.cli import main
 sys.exit(main())
 """
 _ANSWER_S = 10.0
-# After the time to drain `lumigrad serve` kills what is left.
+# Time for `lumigrad serve` to kill the remaining processes after `drain_s`.
 _STOP_S = 15.0
 
 
@@ -41,11 +42,11 @@ class Look:
     """A worker's report of its state.
 
     Attributes:
-        target: its address.
-        node_id: of Ray's node that it is on.
-        is_serving: it answers calls.
-        waiting: calls that wait for the device.
-        under_way: calls that have not ended.
+        target: the worker's address.
+        node_id: the id of the worker's Ray node.
+        is_serving: whether the worker answers calls.
+        waiting: the number of calls that wait for the device.
+        under_way: the number of calls that have not ended.
     """
 
     target: str
@@ -56,10 +57,10 @@ class Look:
 
 
 class ServingWorker:
-    """One worker under its supervisor; when that ends, so does the actor, and Ray starts both again."""
+    """One worker under its supervisor. If the supervisor ends, so does the actor, and Ray restarts both."""
 
     def __init__(self, options: Options, token: str) -> None:
-        """Starts it and waits until it listens."""
+        """Starts the worker and waits until it listens."""
         self._options = options
         self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._node_id = ray.get_runtime_context().get_node_id()
@@ -77,21 +78,21 @@ class ServingWorker:
         self._target, self._metrics_port = self._wait_until_listening()
 
     def look(self) -> Look:
-        """How it is; ends the actor if there is no worker any more."""
+        """Returns the worker's state; ends the actor if its supervisor has ended."""
         if self._process.poll() is not None:
-            # Not an exception, which would leave an actor without a worker: Ray is to start another.
+            # Exit, so that Ray starts another actor; an exception would leave an actor without a worker.
             os._exit(1)
         try:
             self._ask("/health")
             samples = {name: int(float(value)) for name, value in _SAMPLE.findall(self._ask("/metrics"))}
         except (OSError, urllib.error.URLError):
-            # It reports NOT_SERVING, or its supervisor is restarting it.
+            # The worker reports NOT_SERVING, or its supervisor is restarting it.
             return Look(self._target, self._node_id, False)
         waiting, under_way = samples["lumigrad_queue_depth"], samples["lumigrad_calls_in_progress"]
         return Look(self._target, self._node_id, True, waiting, under_way)
 
     def stop(self) -> int:
-        """Lets it finish its calls, and ends it; returns its exit code."""
+        """Lets the worker finish its calls and ends it; returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(self._options.drain_s + _STOP_S)
@@ -102,7 +103,7 @@ class ServingWorker:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def pid(self) -> int:
-        """Of its supervisor."""
+        """Returns the process id of the supervisor."""
         return self._process.pid
 
     def _ask(self, path: str) -> str:
@@ -123,7 +124,7 @@ class ServingWorker:
         )
 
     def _drop_lines(self) -> None:
-        """A restarted worker writes its address again; the lines would fill the pipe if they were not read."""
+        """Reads and drops lines: a restarted worker prints its address again, and unread lines would fill the pipe."""
         assert self._process.stdout is not None
         for _ in self._process.stdout:
             pass

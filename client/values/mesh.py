@@ -80,7 +80,7 @@ class MeshReport:
 
     @property
     def remark(self) -> str:
-        """What the sign "auto" does beyond looking at the closest surface, in words; empty: nothing."""
+        """The reason why the sign "auto" does more than look at the closest surface, in words; empty: it does not."""
         found = []
         if self.boundary_edges:
             found.append("its surface is not closed")

@@ -19,11 +19,12 @@ _SLOWEST_M_S, _MOVED_M = 0.05, 5.0
 _OFF_MIDDLE = 0.25
 # Tolerance for polynomials of a lens that should be inverse to each other, as a part of the image's width.
 _INVERSE = 0.05
-# Gaussians of an object fill its box: their extent, without the outer percent on each side, differs less than this.
+# Gaussians of an object fill its box: their extent, without the outer percent on each side, differs by less than this
+# factor.
 _OUTER_PERCENT, _LARGER = 1.0, 3.0
 # Largest distance of a rig from all Gaussians of its scene.
 _AWAY_M = 1000.0
-# Elevations above the horizon, as sines, of a camera's optical axis and of its downward axis.
+# Largest elevations above the horizon, as sines, of a camera's optical axis and of its downward axis.
 _VERTICAL, _UPSIDE_DOWN = 0.98, 0.5
 _ROTATIONS = "rotations are x y z w"
 

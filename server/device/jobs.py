@@ -255,7 +255,7 @@ class Batch:
 
 
 class Rest(Enum):
-    """What a slice returns instead of a result."""
+    """Values that a slice returns instead of a result."""
 
     OPEN = auto()
 

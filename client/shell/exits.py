@@ -203,7 +203,7 @@ MEANINGS = {
     TIMED_OUT: "no answer within the time-out",
     INTERRUPTED: "ended by Ctrl-C; `view`, and a `fit` that can write its scene, exit with 0 at the first one",
     CLOSED_PIPE: "the reader of the output has closed it",
-    TERMINATED: "ended by SIGTERM; the same two exit with 0",
+    TERMINATED: "ended by SIGTERM; `view`, and a `fit` that can write its scene, exit with 0",
 }
 
 _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (

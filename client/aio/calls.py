@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial, wraps
 from itertools import islice
@@ -109,23 +110,61 @@ def awaited_as(
     return call
 
 
+class Streamed(AsyncIterator[U], Generic[T, U]):
+    """The items of a generator, each of which a thread computes.
+
+    The generator ends as soon as a loop over this object is left. Python closes an asynchronous generator only some
+    time later, when the next call may already run.
+    """
+
+    def __init__(self, items: Iterator[T], wrap: Callable[[T, Calls], U], calls: Calls, blocking: Blocking) -> None:
+        self._items: Iterator[T] | None = items
+        self._wrap, self._calls, self._blocking = wrap, calls, blocking
+
+    async def __anext__(self) -> U:
+        items = self._items
+        if items is None:
+            raise StopAsyncIteration
+        # A future cannot raise StopIteration.
+        try:
+            found = await self._calls.run(lambda _: tuple(islice(items, 1)), self._blocking)
+        except BaseException:
+            self._items = None
+            raise
+        if not found:
+            self._items = None
+            raise StopAsyncIteration
+        return self._wrap(found[0], self._calls)
+
+    async def aclose(self) -> None:
+        """Ends the generator."""
+        self._end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        items, self._items = self._items, None
+        if isinstance(items, Generator):
+            # A generator that a thread still runs ends with the thread's call.
+            with suppress(ValueError):
+                items.close()
+
+
 def streamed(
     method: Callable[Concatenate[B, P], Iterator[T]],
-) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[T, None]]:
-    """Converts a generator method to an asynchronous generator."""
+) -> Callable[Concatenate[Asynchronous[B], P], Streamed[T, T]]:
+    """Converts a generator method to one that returns an asynchronous iterator."""
     return streamed_as(lambda result, _: result, method)
 
 
 def streamed_as(
     wrap: Callable[[T, Calls], U], method: Callable[Concatenate[B, P], Iterator[T]]
-) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[U, None]]:
-    """Converts a generator method to an asynchronous generator; `wrap` converts its items to asynchronous objects."""
+) -> Callable[Concatenate[Asynchronous[B], P], Streamed[T, U]]:
+    """Converts a generator method as `streamed` does; `wrap` converts its items to asynchronous objects."""
 
     @wraps(method)
-    async def stream(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[U, None]:
-        results = method(self._blocking, *arguments, **options)
-        # A future cannot raise StopIteration.
-        while found := await self._calls.run(lambda _: tuple(islice(results, 1)), self._blocking):
-            yield wrap(found[0], self._calls)
+    def stream(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> Streamed[T, U]:
+        return Streamed(method(self._blocking, *arguments, **options), wrap, self._calls, self._blocking)
 
     return stream

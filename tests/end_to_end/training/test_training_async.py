@@ -98,6 +98,29 @@ def test_own_losses_are_those_of_the_blocking_trainer(running: WorkerProcess, cl
     run(running, main)
 
 
+@pytest.mark.parametrize("asked", ["publish", "scene", "cameras"])
+def test_a_loop_ends_when_it_is_left(running: WorkerProcess, asked: str) -> None:
+    """Asynchronous generators end some time later, when the next call may have found its images without gradients."""
+
+    async def main(own: AsyncClient) -> None:
+        async with own.trainer(LESSON.scene, LESSON.cameras, rates=RATES) as training:
+            async for batch in training.batches(3, in_flight=2):
+                assert batch.color.any()
+                break
+            assert training._blocking._loop is None
+            assert await getattr(training, asked)()
+            batches = training.batches(3)
+            await anext(batches)
+            assert training._blocking._loop is not None
+            await batches.aclose()
+            assert training._blocking._loop is None
+            with pytest.raises(StopAsyncIteration):
+                await anext(batches)
+            assert training.step_number == 0
+
+    run(running, main)
+
+
 def test_errors_are_those_of_the_blocking_trainer(running: WorkerProcess) -> None:
     async def main(own: AsyncClient) -> None:
         with pytest.raises(InvalidArgument, match="expected at least one camera"):

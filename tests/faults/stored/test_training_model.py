@@ -448,6 +448,8 @@ def _assert_equal(found: object, expected: Gaussians) -> None:
 
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "8"))
+# The time in which each rule has something to do, below the time-out of a test, which would not name them.
+MOST_SECONDS = 200.0
 # As many at a time, until all is done.
 BATCH = settings(
     max_examples=2,
@@ -474,6 +476,8 @@ def test_nothing_is_lost_where_trainings_and_scenes_meet(tmp_path: Path, monkeyp
                     place.until = end
                     if time.monotonic() >= end:
                         break
+                elif time.monotonic() > end + MOST_SECONDS:
+                    raise AssertionError(f"rules that had nothing to do: {', '.join(sorted(RULES - taken))}")
         except Exception as error:
             steps = "\n".join([*place.error.splitlines()[-12:], "after these steps:", *place.history[-25:]])
             raise AssertionError(steps) from error

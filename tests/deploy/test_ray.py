@@ -24,9 +24,7 @@ LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=6
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster() as running:
-        for _ in range(2):
-            running.add_node()
+    with ray_cluster(nodes=2) as running:
         options = fleet.Options(
             minimum=1, maximum=2, queue_high=1, busy_s=0.5, idle_s=2, interval_s=0.2,
             serve=("--scene-mib", "1024"),

@@ -16,6 +16,8 @@ _STORE_BYTES = 80 << 20
 _NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
 # Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
 _NO_MEMORY_MONITOR = {"RAY_memory_monitor_refresh_ms": "0"}
+# Ray gives up a node that has not started within 30 s, which happens now and then.
+_STARTS, _LATE = 3, "timed out during startup"
 
 
 def require_ray(name: str) -> Any:
@@ -59,10 +61,23 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster() -> Iterator[RayCluster]:
-    """A cluster for the length of a `with` block."""
-    cluster = RayCluster()
+def ray_cluster(nodes: int = 0) -> Iterator[RayCluster]:
+    """A cluster for the length of a `with` block, with so many nodes for workers."""
+    cluster = _started(nodes)
     try:
         yield cluster
     finally:
         cluster.stop()
+
+
+def _started(nodes: int, starts: int = _STARTS) -> RayCluster:
+    cluster = RayCluster()
+    try:
+        for _ in range(nodes):
+            cluster.add_node()
+        return cluster
+    except Exception as error:
+        cluster.stop()
+        if _LATE not in str(error) or starts == 1:
+            raise
+    return _started(nodes, starts - 1)

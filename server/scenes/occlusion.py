@@ -31,8 +31,7 @@ from lumigrad.v1 import render_pb2
 
 Flags = npt.NDArray[np.bool_]
 
-# A pass takes about as long as drawing two Gaussians per pixel; a repeated view saves what it finds again. Culling runs
-# only for cuts with at least this many Gaussians per pixel.
+# Passes run only for cuts with at least this many Gaussians per pixel.
 _LEAST_PER_PIXEL = 1
 # The first pass draws 1 / `_FIRST_FRACTION` of a cut's Gaussians, and each further pass `_GROWTH` times as many.
 _FIRST_FRACTION = 16
@@ -107,6 +106,8 @@ class Occlusion:
             first = max(1, int(np.searchsorted(drawn, min(around + room, most_rows), "right")))
             # Pages behind that reach beyond the boxes of these are not hidden.
             behind = live[first:][~boxes.meet(tiles & ~boxes.covered(live[:first]))[live[first:]]]
+            # A pass costs as much as drawing one Gaussian per pixel, besides its own Gaussians. What it hides counts
+            # twice, because a repeated view saves it again.
             is_worth_it = 2 * cut.counts[behind].sum() > camera.width * camera.height + room
             if not is_worth_it or boxes.near[live[first]] <= boxes.nearest_backdrop:
                 return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -81,9 +82,12 @@ def refuse(client: Client) -> None:
 def run_late(client: Client) -> None:
     """Time-outs that are over while a call waits for the device, or is carried out there."""
     handle = client.put(LARGE.scene)
-    for timeout_s in (0.1, 0.15, 0.2):
+    began = time.monotonic()
+    client.render(handle, WIDE)
+    seconds = time.monotonic() - began
+    for part in (0.3, 0.5, 0.7, 0.9):
         with suppress(DeadlineExceeded):
-            client.render(handle, WIDE, timeout_s=timeout_s)
+            client.render(handle, WIDE, timeout_s=part * seconds)
 
 
 def train(client: Client) -> None:

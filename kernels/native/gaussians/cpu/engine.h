@@ -120,7 +120,7 @@ struct CpuEngine {
   void (*blend_backward)(const View* views, int view, const Settings&, const Scene&, const Upstream&, const Gradients&,
                          Pass&, Workspace&);
   // After blend_backward of every view: computes all other Gradients from the rows of all views, and overwrites them.
-  // With `touched_only`, rows of the scene's tensors whose Gradients::touched is 0 may stay unchanged.
+  // Rows of the scene's tensors whose Gradients::touched is 0 may stay unchanged with `touched_only`.
   void (*project_backward)(const View* views, int view_count, const Settings&, const Scene&, const Upstream&,
                            const Gradients&, bool touched_only, Pass&, Workspace&);
 };

@@ -57,7 +57,7 @@ struct HalfTile {
   }
 };
 
-// Which of up to 32 entries of the list reach each block of pixels, and any block, as bits.
+// Bits of the entries, up to 32 of the list, that reach each block of pixels, and any block.
 struct Reached {
   unsigned blocks[kLanePixels], any;
 };

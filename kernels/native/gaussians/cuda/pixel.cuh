@@ -52,7 +52,7 @@ struct GaussianBatch {
   // The position of Gaussian `i` in the tile's list.
   __device__ int place(int i) { return places[i]; }
 
-  // Which of the 32 Gaussians from `begin` on overlap the warp's pixels, as bits. The whole warp must call it; `pixel`
+  // Bits of the 32 Gaussians from `begin` on that overlap the warp's pixels. The whole warp must call it; `pixel`
   // is the lane's own.
   __device__ unsigned reaching(int begin, int count, const PixelPlace& pixel, const Limits& limits) {
     const int lane = lane_index(), i = begin + lane;

@@ -72,7 +72,7 @@ struct SurfelRow {
 template <class F>
 LG_INLINE void add_to_row(const SurfelPixel<F>& s, F v_sigma, SurfelRow<F>& to) {
   const F plane = zero_unless(s.inside, v_sigma), disc = v_sigma - plane, zero = F(0.0f);
-  // Where the disc counts, the plane may be met anywhere.
+  // The plane may be met anywhere where the disc counts.
   const F u = select(s.inside, s.u, zero), v = select(s.inside, s.v, zero), scale = plane * s.inverse;
   const F v_u = scale * u, v_v = scale * v, v_n = -fma(v_u, u, v_v * v);
   to.one = to.one + v_sigma;

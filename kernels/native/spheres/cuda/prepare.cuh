@@ -98,7 +98,7 @@ struct SphereBatch {
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned id(int i) { return batch.items[i]; }
 
-  // Which of the 32 spheres from `begin` on overlap the warp's pixels, as bits. The whole warp must call it.
+  // Bits of the 32 spheres from `begin` on that overlap the warp's pixels. The whole warp must call it.
   __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
     const int lane = lane_index(), i = begin + lane;
     const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;

@@ -95,7 +95,7 @@ LG_CALLED inline Beam<Pack> unmoved_beams(const SliceMotion<float>& motion, cons
   return unmoved(motion, load_beams(beams));
 }
 
-// Which of sixteen beams a Gaussian may reach.
+// The beams, of sixteen, that a Gaussian may reach.
 LG_INLINE MaskPack reached(const RayField& field, const float* beams, const float* bounds) {
   const auto column = [&](int f) { return Triple<Pack>{Pack(bounds[f]), Pack(bounds[f + 3]), Pack(bounds[f + 6])}; };
   const float* c = bounds + ray_bounds::kCentre;

@@ -168,7 +168,7 @@ struct RayReach {
   __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }
 };
 
-// Which of the 32 Gaussians of a batch from `begin` on may reach the warp's pixels, as bits. The whole warp must call
+// Bits of the 32 Gaussians of a batch from `begin` on that may reach the warp's pixels. The whole warp must call
 // it, each lane with its pixel.
 template <class Pixel, class Batch>
 __device__ inline unsigned reaching(const Pixel& pixel, Batch& batch, int begin, int count, const Beam<float>& beam,

@@ -51,7 +51,7 @@ struct Tile {
 // Adds the gradient of a surfel's weight through depths to `toward`; returns the gradient of its depth.
 __device__ inline float visit_depths(float z, float full, float alpha_max, int position, float transmittance,
                                      DepthsUpstream& up, float& toward) {
-  // As in visit_backward.
+  // Same steps as visit_backward.
   const float alpha = min(full, alpha_max), before = transmittance * quick_inverse(1.0f - alpha);
   const float weight = alpha * before;
   up.in_front = fma(-weight, z, up.in_front);

@@ -19,7 +19,7 @@ struct SurfelHit {
   }
 };
 
-// Which of the 32 surfels from `begin` on may reach the warp's pixels, as bits. The whole warp must call it.
+// Bits of the 32 surfels from `begin` on that may reach the warp's pixels. The whole warp must call it.
 __device__ inline unsigned reaching(GaussianBatch& batch, int begin, int count, const TilePixel& place) {
   const int lane = lane_index(), i = begin + lane;
   bool reached = false;

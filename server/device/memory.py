@@ -346,7 +346,7 @@ class DeviceMemory:
         Raises DeviceMemoryError if it runs out of memory again.
         """
         # Jobs that need no memory, such as tests of the device, always fit.
-        result = self._attempt(work, self.make_room(cost) if cost.bytes else self._room_for(cost))
+        result = self._attempt(work, cost, self.make_room(cost) if cost.bytes else self._room_for(cost))
         if not isinstance(result, _Shortage):
             return result
         if result.refused_bytes and not self._widen(cost, result.refused_bytes):
@@ -359,7 +359,7 @@ class DeviceMemory:
                 self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
             trim(self._device)
         if cost.is_repeatable:
-            result = self._attempt(work, self._room_for(cost))
+            result = self._attempt(work, cost, self._room_for(cost))
             if not isinstance(result, _Shortage):
                 self._on_shortage(True)
                 return result
@@ -372,7 +372,7 @@ class DeviceMemory:
         if self._transfer is not None:
             self._transfer.finish()
 
-    def _attempt(self, work: Callable[[], T], room: MemoryRoom) -> T | _Shortage:
+    def _attempt(self, work: Callable[[], T], cost: Cost, room: MemoryRoom) -> T | _Shortage:
         try:
             with room:
                 result = work()
@@ -381,7 +381,9 @@ class DeviceMemory:
                 raise
             release_locals(error)
             return _Shortage(error, room.refused if isinstance(error, NoRoom) else 0)
-        self._failures = 0
+        # Jobs that need no memory succeed however much has leaked.
+        if cost.bytes:
+            self._failures = 0
         return result
 
     def _room_for(self, cost: Cost) -> MemoryRoom:

@@ -233,6 +233,29 @@ def test_asking_what_is_free_takes_no_longer_for_many_tenants() -> None:
     assert memory.free_bytes == 970
 
 
+def test_jobs_that_need_no_memory_do_not_hide_a_leak() -> None:
+    """The worker's tests of the device come between calls, and succeed however much has leaked."""
+    reasons: list[str] = []
+    memory = DeviceMemory(torch.device("cpu"), 1000, on_leak=reasons.append)
+    memory.share_with(Budget(100), Budget(100), Account("bytes of trainings", 100, "--training-mib"))
+
+    def fail() -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    def fails(times: int) -> None:
+        for _ in range(times):
+            memory.run(lambda: None, Cost())
+            with pytest.raises(DeviceMemoryError):
+                memory.run(fail, Cost(bytes=100))
+
+    fails(4)
+    memory.run(lambda: None, Cost(bytes=100))
+    fails(4)
+    assert not reasons
+    fails(1)
+    assert reasons == ["5 consecutive calls failed to allocate memory that should be free: it leaks"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_bytes_of_a_budget_are_those_of_its_stores(seed: int) -> None:
     random, budget = Random(seed), Budget(200)

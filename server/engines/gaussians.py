@@ -334,7 +334,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = {} if on_rays else dict.fromkeys(("means2d", "means2d_abs"), 2 * len(cameras) * layout.each)
     differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
-    # What batched calls must share besides the settings.
+    # Properties that batched calls must share besides the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
     # Whether the call can be batched with others.
     is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1 and not rays

@@ -52,7 +52,7 @@ _FIELD = "spec"
 
 @dataclass(frozen=True)
 class PassSource:
-    """What Python needs to take over states of one kind.
+    """Everything that Python needs to take over states of one kind.
 
     Attributes:
         engine: The engine.

@@ -206,7 +206,7 @@ class Session:
         asked, state = request.message.step, self._state
         yield from self._report()
         require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
-        # With blocks, the rows of a step stay in the pool until its gradients arrive.
+        # Rows of a step in blocks stay in the pool until its gradients arrive.
         most = _MOST_PENDING if state.blocks is None else 1
         require(len(self._pending) < most, "step", f"at most {most} steps that wait for gradients", "more")
         names = tuple(asked.outputs)

@@ -62,7 +62,7 @@ inline float rounder_of(float extent) {
   std::frexp(extent, &exponent);
   return std::ldexp(1.0f, exponent);
 }
-// With a rounder of the coordinate's sign, the last bit of the sum has the same value for all coordinates.
+// The rounder has the coordinate's sign, so that the last bit of the sum has the same value for all coordinates.
 LG_INLINE float on_grid(float coordinate, float rounder) {
   const float r = coordinate < 0.0f ? -rounder : rounder;
   return (coordinate + r) - r;

@@ -1,4 +1,4 @@
-"""What a call has held is let go of when it returns or raises, and not once Python's collector of garbage runs."""
+"""A call lets go of all that it has held when it returns or raises, and not once Python's collector of garbage runs."""
 
 from __future__ import annotations
 

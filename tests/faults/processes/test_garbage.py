@@ -1,4 +1,4 @@
-"""What a call holds is let go of when it ends, and not once Python's collector of garbage runs, perhaps hours later."""
+"""A call lets go of all that it holds when it ends, and not once Python's collector of garbage runs."""
 
 from __future__ import annotations
 

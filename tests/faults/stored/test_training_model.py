@@ -450,7 +450,7 @@ def _assert_equal(found: object, expected: Gaussians) -> None:
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "8"))
 # The time in which each rule has something to do, below the time-out of a test, which would not name them.
 MOST_SECONDS = 200.0
-# As many at a time, until all is done.
+# Examples run in batches of this size until all is done.
 BATCH = settings(
     max_examples=2,
     stateful_step_count=50,

@@ -66,10 +66,11 @@ def _manifests(folder: Path) -> tuple[Manifest, ...]:
 
 def _check(scene: Manifest) -> None:
     """Reads a scene's files; prints its content, and warns of what is doubtful."""
-    files = {path: load_gaussians(path) for path in dict.fromkeys(file.path for file in scene.files)}
-    print("\n".join(_described(scene, {path: len(gaussians) for path, gaussians in files.items()})), flush=True)
-    means = [np.asarray(files[file.path].means, np.float64) for file in scene.files]
-    for doubt in (*doubts(scene), *doubts_of_files(scene, means)):
+    paths = dict.fromkeys(file.path for file in scene.files)
+    # Only the means are kept: all files together may be larger than memory.
+    means = {path: np.array(load_gaussians(path).means, np.float64) for path in paths}
+    print("\n".join(_described(scene, {path: len(each) for path, each in means.items()})), flush=True)
+    for doubt in (*doubts(scene), *doubts_of_files(scene, [means[file.path] for file in scene.files])):
         warn_caller(f"{scene.folder / NAME}: {doubt}")
 
 

@@ -29,6 +29,8 @@ _VERTICAL, _UPSIDE_DOWN = 0.98, 0.5
 _ROTATIONS = "rotations are x y z w"
 
 
+# Numbers that overflow are doubtful themselves.
+@np.errstate(all="ignore")
 def doubts(scene: Manifest) -> list[str]:
     """Return what is probably wrong in a manifest, each with its field; does not read the files that it names."""
     found: list[str] = []
@@ -43,6 +45,7 @@ def doubts(scene: Manifest) -> list[str]:
     return found
 
 
+@np.errstate(all="ignore")
 def doubts_of_files(scene: Manifest, means: Sequence[Float64]) -> list[str]:
     """Return what is probably wrong between a manifest and its files; `means` [N, 3] are those of `scene.files`."""
     found: list[str] = []

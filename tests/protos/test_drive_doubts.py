@@ -172,3 +172,14 @@ def test_a_file_in_the_coordinates_of_a_map_with_its_pose_is_no_doubt(place: Str
     place.manifest["gaussians"][0]["pose"] = {"translation_m": away[0][:3], "rotation_xyzw": [0, 0, 0, 1]}
     place.write()
     assert said(place) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_overflow_are_said_without_a_word_of_numpy(place: Street) -> None:
+    far = [[-1e308, 0, 0, 0, 0, 0, 1], [1e308, 0, 0, 0, 0, 0, 1]]
+    place.manifest["trajectories"][0].update(timestamps_us=[2**63 - 2, 2**63 - 1], poses=far)
+    place.manifest["cameras"][0]["intrinsics"]["ftheta"]["angle_to_pixeldist"] = [0, 80.0, 1e308, 1e308, 1e308, 1e308]
+    place.write()
+    found = said(place)
+    assert any(doubt.startswith("trajectories[0]: the rig moves at inf m/s") for doubt in found), found
+    assert any("are not inverse to each other" in doubt for doubt in found), found

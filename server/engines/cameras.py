@@ -50,12 +50,10 @@ _OF_SENSOR = {
 def gaussian_cameras(spec: render_pb2.RenderSpec, field: str) -> list[Camera]:
     """Check and create the cameras of a request for Gaussians; `field` is the spec's path."""
     where, number = f"{field}.gaussians.projection_method", spec.gaussians.projection_method
-    unscented = known(_METHODS, number, where) == "unscented"
-    is_surfel = spec.gaussians.primitive == gaussians_pb2.PRIMITIVE_SURFEL
-    on_rays = spec.gaussians.response == gaussians_pb2.RESPONSE_RAY and not is_surfel
-    as_sensors = unscented or on_rays
+    known(_METHODS, number, where)
+    as_sensor = makes_sensors(spec.gaussians)
     cameras = [
-        _camera(camera, f"{field}.cameras[{index}]", as_sensor=as_sensors) for index, camera in enumerate(spec.cameras)
+        _camera(camera, f"{field}.cameras[{index}]", as_sensor=as_sensor) for index, camera in enumerate(spec.cameras)
     ]
     _check_alike(cameras, f"{field}.cameras")
     if number == gaussians_pb2.PROJECTION_METHOD_JACOBIAN:
@@ -66,6 +64,13 @@ def gaussian_cameras(spec: render_pb2.RenderSpec, field: str) -> list[Camera]:
             limit = f"PROJECTION_METHOD_UNSCENTED or none with {kind}"
             require(not found, where, limit, "PROJECTION_METHOD_JACOBIAN")
     return cameras
+
+
+def makes_sensors(settings: gaussians_pb2.GaussianSettings) -> bool:
+    """Return whether OpenCV's cameras are rendered as sensors: by sigma points or along rays."""
+    is_surfel = settings.primitive == gaussians_pb2.PRIMITIVE_SURFEL
+    on_rays = settings.response == gaussians_pb2.RESPONSE_RAY and not is_surfel
+    return on_rays or settings.projection_method == gaussians_pb2.PROJECTION_METHOD_UNSCENTED
 
 
 def projection_method(spec: render_pb2.RenderSpec) -> str:

@@ -14,6 +14,7 @@ from lumigrad.server.core.errors import CancelledError, DeviceLostError, DeviceT
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.engines.cameras import makes_sensors
 from lumigrad.server.engines.gaussians import KIND
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
@@ -279,6 +280,8 @@ def _is_plain(state: TrainingState, step: int) -> bool:
     if plan.kind != KIND or loss is None or not state.parameters.count:
         return False
     if not state.refinement.is_resident or state.blocks is not None:
+        return False
+    if state.refinement.wanted and makes_sensors(plan.settings):
         return False
     # The terms of surfaces do not run on GPUs yet, and there are no pose gradients through the normals of a surface.
     is_cpu = next(iter(state.parameters.values.values())).device.type == "cpu"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
 from lumigrad.server.core.errors import CancelledError
 from lumigrad.server.training.session import done_message
@@ -153,6 +154,21 @@ def test_a_call_that_ends_ends_its_run_between_two_steps() -> None:
         blocker.join(60)
         thread.join(60)
     assert len(errors) == 1 and everything(state) == everything(expected)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"projection_method": "PROJECTION_METHOD_UNSCENTED"}, {"response": "RESPONSE_RAY"}]
+)
+def test_poses_of_cameras_that_are_rendered_as_sensors_are_the_same(setting: dict[str, str]) -> None:
+    def change(spec: training_pb2.TrainingSpec) -> None:
+        ParseDict(setting, spec.gaussians)
+
+    state, expected = (state_of("none", {**RATES, "poses": 1e-3}, change) for _ in range(2))
+    with maker_of() as maker:
+        maker.all(state, [[0], [1], [0]])
+    for each in ([0], [1], [0]):
+        plain_step(expected, each)
+    assert everything(state) == everything(expected)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,10 @@ class SceneSpool:
         return writing
 
     def replace(self, scene: StoredScene, writing: Writing) -> bool:
-        """Write a scene's next version, replacing its file at the end; returns False if cancelled or without room."""
+        """Write a scene's next version, replacing its file at the end; returns False if cancelled.
+
+        Raises BusyError if it cannot be written.
+        """
         return self._store(scene, lambda: writing.is_wanted)
 
     def forget(self, scene_id: str) -> bool:
@@ -216,7 +219,9 @@ class SceneSpool:
         is_wanted: Callable[[], bool],
     ) -> None:
         try:
-            self._store(scene, is_wanted)
+            # A scene that does not fit into the spool stays in memory only.
+            with contextlib.suppress(BusyError):
+                self._store(scene, is_wanted)
         finally:
             on_end(scene, is_wanted)
 
@@ -226,19 +231,16 @@ class SceneSpool:
         arrays = self._transfer.fetch(list(tensors.values()))
         sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
         message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
-        # A scene that does not fit into the spool stays in memory only.
-        with contextlib.suppress(BusyError):
-            return self._tenant_spool.write(
-                KIND,
-                self._name(scene.scene_id),
-                message.SerializeToString(),
-                payload.buffers,
-                alias=scene.content_hash,
-                is_wanted=is_wanted,
-                # After a power failure, scenes are found only by content.
-                is_durable=bool(scene.content_hash),
-            )
-        return False
+        return self._tenant_spool.write(
+            KIND,
+            self._name(scene.scene_id),
+            message.SerializeToString(),
+            payload.buffers,
+            alias=scene.content_hash,
+            is_wanted=is_wanted,
+            # After a power failure, scenes are found only by content.
+            is_durable=bool(scene.content_hash),
+        )
 
     def _levels(self, file: PayloadFile | None, allocate: Allocate) -> SpooledScene | None:
         """Read the head of a scene with levels, which has its tensors; None if it is missing or damaged."""

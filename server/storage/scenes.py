@@ -32,8 +32,6 @@ _LOOK_SECONDS = 0.05
 _WRITE_SHARE = 0.25
 _WRITE_BURST_SECONDS = 1.0
 _REST_SECONDS = 1.0
-# The time after which a call no longer waits for its version to be written.
-_WRITE_SECONDS = 10.0
 
 
 class SceneStore(LruStore[StoredScene]):
@@ -221,9 +219,10 @@ class SceneStore(LruStore[StoredScene]):
         """Store the next version and describe it; raises VersionMismatchError if the version is not `expected_version`.
 
         An update that was already applied, by `update_id`, is not applied again. A scene that is in the spool stays
-        there: its next version is written before anybody sees it, unless writing takes too long (`_WRITE_SHARE`). With
-        `is_lasting`, every version is written before this returns. With `own_id`, a scene whose content others have
-        also put is left unchanged; the next version becomes a separate scene, and one of the puts is taken back.
+        there: its next version is written before anybody sees it, unless writing takes too long (`_WRITE_SHARE`) or
+        there is no room. With `is_lasting`, every version is written first; if that is impossible, raises BusyError and
+        leaves the scene as it is. With `own_id`, a scene whose content others have also put is left unchanged; the next
+        version becomes a separate scene, and one of the puts is taken back.
         """
         spool = self._spool
         with contextlib.nullcontext() if spool is None else held(spool.exclusive, call):
@@ -241,8 +240,6 @@ class SceneStore(LruStore[StoredScene]):
                     writing = spool.begin_replacing(new.scene_id)
             if spool is not None:
                 self._replace_file(spool, writing, old, new, is_lasting=is_lasting)
-        if spool is not None and is_lasting:
-            spool.wait_until_written([new.scene_id], _WRITE_SECONDS, call)
         self._budget.enforce(self)
         return new.info()
 
@@ -254,8 +251,15 @@ class SceneStore(LruStore[StoredScene]):
         last, before = self._paces.get(old.scene_id, (started, 0.0))
         seconds = max(0.0, before - _WRITE_SHARE * (started - last))
         is_hot = seconds > _WRITE_BURST_SECONDS and not is_lasting
-        is_filed = spool.touch(old.scene_id) and not is_hot
-        if not (is_filed and spool.replace(new, writing)):
+        is_filed = is_lasting or (spool.touch(old.scene_id) and not is_hot)
+        try:
+            is_replaced = is_filed and spool.replace(new, writing)
+        except BaseException as error:
+            if is_lasting or not isinstance(error, BusyError):
+                self._keep(spool, old, new.scene_id)
+                raise
+            is_replaced = False
+        if not is_replaced:
             with self._lock:
                 if self._cache.get(new.scene_id) is old:
                     self._cache.hold(new.scene_id)
@@ -272,6 +276,15 @@ class SceneStore(LruStore[StoredScene]):
             self._exchange(old, new)
             if not is_filed:
                 self._write(new, _REST_SECONDS if is_hot else 0.0)
+
+    def _keep(self, spool: SceneSpool, old: StoredScene, new_id: str) -> None:
+        """Return to the version before one that could not be written, whose own write was cancelled."""
+        with self._lock:
+            spool.cancel_write(new_id)
+            if self._cache.peek(new_id) is old:
+                self._cache.let_go(new_id)
+                if not spool.touch(new_id):
+                    self._write(old)
 
     def delete(self, scene_id: str) -> None:
         """Delete a scene; raises SceneNotFoundError if there is none."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, SceneHandle, SceneNotFound, VersionMismatch
+from lumigrad.client.errors import ResourceExhausted
 from lumigrad.client.training import Trainer
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of, taken_up
 from support.training.scenes import Lesson, gaussian_lesson
-from support.workers.spooling import kill, spooling
+from support.workers.spooling import kill, spooling, wait_until_written
 from support.workers.worker import WorkerProcess
 
 RATES = {"means": 2e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3}
@@ -129,3 +133,56 @@ def test_a_deleted_scene_keeps_no_parameters_back(client: Client) -> None:
         assert gone.value.scene_id == handle.scene_id
         assert _equal(client.get(client.put(trainer.scene()).scene_id, with_tensors=True).scene, trainer.scene())
         assert trainer.step().number == 4
+
+
+@contextmanager
+def _full(process: WorkerProcess) -> Iterator[None]:
+    """Fills a spool with snapshots, which are not evicted for others, down to the last few kilobytes."""
+    seeds = count(1000)
+    with Client(process.target, retry_s=0) as client, ExitStack() as stack:
+        for size in (800, 100, 10):
+            with suppress(ResourceExhausted):
+                while True:
+                    scene = gaussian_lesson(size, degree=3, seed=next(seeds)).scene
+                    stack.enter_context(client.trainer(scene, LESSON.cameras)).snapshot()
+        yield
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """A worker with a spool of 2 MiB."""
+    options = ("--max-payload-mib", "1", "--spool-mib", "2", "--crash-seconds", "0.1")
+    with spooling(tmp_path_factory.mktemp("small"), *options) as process:
+        yield process
+
+
+def test_a_version_that_no_file_has_room_for_is_not_published(small: WorkerProcess) -> None:
+    with Client(small.target, retry_s=0) as client, _trainer(client) as trainer:
+        handle = trainer.publish()
+        list(trainer.steps(2))
+        with _full(small):
+            with pytest.raises(ResourceExhausted, match=r"bytes of files in the spool are taken \(--spool-mib\)"):
+                trainer.publish()
+            assert client.get(handle.scene_id).version == handle.version
+            assert client.render(handle, LESSON.cameras[0]).color.any()
+        list(trainer.steps(1))
+        published = trainer.publish()
+        assert published.version == handle.version + 1
+        fitted = trainer.scene()
+        kill(small)
+    with Client(small.target, retry_s=60) as client:
+        assert _equal(client.get(published.scene_id, with_tensors=True).scene, fitted)
+
+
+def test_a_spool_that_cannot_be_written_publishes_nothing(tmp_path: Path) -> None:
+    with (
+        spooling(tmp_path / "spool", supervised=False) as process,
+        Client(process.target, retry_s=60) as client,
+        _trainer(client) as trainer,
+    ):
+        handle = trainer.publish()
+        wait_until_written(process)
+        (tmp_path / "spool" / "0").rename(tmp_path / "away")
+        with pytest.raises(ResourceExhausted, match=r"the spool \(--spool\) cannot be written"):
+            trainer.publish()
+        assert client.get(handle.scene_id).version == handle.version

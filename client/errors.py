@@ -96,7 +96,10 @@ class TrainingHeld(LumigradError):
 
 
 class TrainingLost(LumigradError):
-    """The worker no longer has the training or a snapshot of it. Start again from the last scene."""
+    """The worker no longer has the training, or steps of it that only another client could repeat.
+
+    Start again from the last scene, or in the second case from the last snapshot, with `Client.resume_trainer`.
+    """
 
     training_id: str = ""
 

@@ -16,6 +16,7 @@ from lumigrad.client.errors import (
     LaneLost,
     LumigradError,
     ResourceExhausted,
+    TrainingLost,
     Unavailable,
 )
 from lumigrad.client.training.exchange import Exchange, Request, TrainReply
@@ -67,6 +68,14 @@ _log = logging.getLogger("lumigrad")
 _MOST_BROKEN = 8
 # In a forked child: the parent's calls, kept alive because gRPC must not destroy them here.
 _LEFT: list[Exchange | None] = []
+
+
+def _steps_lost(started: training_pb2.TrainingStarted, first: int) -> TrainingLost:
+    """Returns the error of a training whose worker has only an older snapshot than the client can continue from."""
+    text = f"the worker has lost steps of the training and is back at step {started.step}, its last snapshot"
+    remedy = "`resume_trainer` goes on from the snapshot"
+    message = f"{text}; this client cannot repeat the steps before step {first}, which another one made; {remedy}"
+    return TrainingLost(message, training_id=started.training_id)
 
 
 class TrainingStream:
@@ -143,6 +152,8 @@ class TrainingStream:
         self.close()
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
+        # Nothing will be repeated.
+        self._undone = 0
         self.put_again()
         self.start(self._again())
         self.is_refused = False
@@ -326,9 +337,18 @@ class TrainingStream:
         except BaseException:
             exchange.close()
             raise
-        self._started = reply.message.started
-        self._undone = self._started.step
+        started, first = reply.message.started, self._first_repeatable
+        if started.step < first:
+            exchange.close()
+            raise _steps_lost(started, first)
+        self._started = started
+        self._undone = started.step
         self._exchange = exchange
+
+    @property
+    def _first_repeatable(self) -> int:
+        """The first step that this client can send again if the worker has lost it."""
+        return next((request.number for request in self._requests if request.number is not None), self._undone)
 
     def _repeat(self) -> None:
         """Sends requests for unfinished steps again, and delivers the lost replies of completed steps."""

@@ -158,7 +158,7 @@ class Trainer(Staying):
         Raises:
             InvalidArgument: an argument is wrong, or the training has no loss.
             TrainingHeld: another client has resumed the training.
-            TrainingLost: the worker no longer has it.
+            TrainingLost: the worker no longer has it, or steps that only another client could repeat.
 
         Example:
             for step in trainer.steps(3, batch=2):

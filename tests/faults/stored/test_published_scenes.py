@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, SceneHandle, SceneNotFound, VersionMismatch
-from lumigrad.client.errors import ResourceExhausted
+from lumigrad.client.errors import ResourceExhausted, TrainingLost
 from lumigrad.client.training import Trainer
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of, taken_up
@@ -186,3 +186,22 @@ def test_a_spool_that_cannot_be_written_publishes_nothing(tmp_path: Path) -> Non
         with pytest.raises(ResourceExhausted, match=r"the spool \(--spool\) cannot be written"):
             trainer.publish()
         assert client.get(handle.scene_id).version == handle.version
+
+
+def test_steps_that_nobody_can_repeat_are_named_after_a_crash(small: WorkerProcess) -> None:
+    """The worker has no room for a snapshot when another client resumes the training."""
+    with Client(small.target, retry_s=60) as first, Client(small.target, retry_s=60) as second:
+        old = _trainer(first, snapshot_every=100)
+        list(old.steps(5))
+        with _full(small):
+            trainer = second.resume_trainer(old.training_id, old.lease)
+            assert [step.number for step in trainer.steps(2)] == [5, 6]
+            kill(small)
+            for _ in range(2):
+                with pytest.raises(TrainingLost, match=r"step 0.*before step 5.*resume_trainer"):
+                    trainer.step()
+        with pytest.raises(TrainingLost):
+            trainer.publish()
+        again = second.resume_trainer(trainer.training_id, trainer.lease)
+        assert [step.number for step in again.steps(2)] == [0, 1]
+        again.close()

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, the one that the system has."""
+"""The system's headless Chromium, for tests of pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-# Sixty frames a second, drawn without a graphics card, would take more than a processor.
+# Drawing sixty frames a second without a graphics card would take more than one processor.
 _FEW_FRAMES = """
 window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 60);
 window.cancelAnimationFrame = clearTimeout;
@@ -53,19 +53,19 @@ def chromium() -> Iterator[Any]:
 
 
 def opened_page(browser: Any, url: str, width: int, height: int) -> Any:
-    """A page of a viewer whose canvas has a pixel for each of the page, and whose notices do not take the mouse."""
+    """Opens a viewer's page, with one canvas pixel per page pixel, and notices that ignore the mouse."""
     page = browser.new_page(viewport={"width": width, "height": height})
     page.add_init_script(_FEW_FRAMES)
-    # Otherwise slow browsers make their canvas smaller.
+    # A fixed ratio, since slow browsers would shrink their canvas.
     page.goto(f"{url}/?fixedDpr=1")
     page.add_style_tag(content=".mantine-Notifications-root, .mantine-Notifications-root * { pointer-events: none }")
     return page
 
 
 def canvas_pixels(page: Any, path: Path) -> Any:
-    """[H, W, 3] of what the viewer drew, which is also written to a file.
+    """[H, W, 3] pixels that the viewer drew, also written to a file.
 
-    Panels and notices lie over it, and how much they cover depends on the fonts of the machine: they are hidden.
+    Panels and notices are hidden: how much of the canvas they cover depends on the machine's fonts.
     """
     import numpy as np
     from PIL import Image

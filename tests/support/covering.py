@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-# Tests with at most this number of combinations run all of them, but for instruction sets.
+# Tests with at most this many combinations run all of them, except for instruction sets.
 FEW = 8
 
 

@@ -37,14 +37,14 @@ class End(enum.Enum):
 
 @dataclass
 class Way:
-    """What happens to the bytes of all connections in one direction; every field may be changed at any time."""
+    """The faults in one direction, for all connections; every field may be changed at any time."""
 
     # Latency in seconds; it does not limit the rate.
     delay: float = 0.0
     bytes_per_second: float = math.inf
     # The number of bytes per write, each in its own packet.
     piece_bytes: int = _RECEIVE_BYTES
-    # Nothing is read or forwarded: senders block once the system's buffers are full.
+    # Reads and forwards nothing: senders block once the system's buffers are full.
     frozen: bool = False
     # Bytes are read and discarded: to senders they seem to arrive.
     dropped: bool = False
@@ -81,7 +81,7 @@ class FaultProxy:
     """
 
     def __init__(self, worker: str, *, buffer_bytes: int = 0) -> None:
-        """`buffer_bytes` is the size of the sockets' buffers; 0: the system's default."""
+        """`buffer_bytes` is the size of the sockets' buffers; 0 keeps the system's default."""
         self._worker = _address(worker)
         self._buffer_bytes = buffer_bytes
         self.up, self.down = Way(), Way()
@@ -209,7 +209,7 @@ class _Connection:
             task.cancel()
         for one in self._sockets:
             if end is End.RESET:
-                # After the tasks have released it.
+                # The tasks must have released the socket before.
                 self._loop.call_soon(_reset, one)
             else:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Cases for `tests.gpu.runner` that end well, badly, with their process, and not at all; and a device without torch."""
+"""Cases for `tests.gpu.runner` that succeed, fail, end their process or never end; and a device without torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tests.gpu.runner import Case, NotHere
 
 
 class Device:
-    """Nothing is done on it; it is broken once `name` is "broken"."""
+    """A device that does nothing; it is broken once `name` is "broken"."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def engines(self) -> AbstractContextManager[None]:
-        """As it is."""
         return nullcontext()
 
     def synchronize(self) -> None:
@@ -40,7 +39,6 @@ def _hangs(_: Device) -> dict[str, Any]:
 
 
 def cases(_: Device) -> list[Case]:
-    """In this order."""
     times = {"median_ms": 1.0, "p99_ms": 2.0, "host_ms": 0.5, "runs": 100}
     return [
         Case("good", lambda _: {"ops": {"forward": times}}),

@@ -17,7 +17,7 @@ SPHERES = ("positions", "colors", "radii")
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts all of them where they are imported from."""
+    """Installs all stand-ins as modules."""
     for name, contents in {
         "gsplat": {"rasterization": rasterization},
         "gsplat.experimental": {},
@@ -62,7 +62,7 @@ def rasterization(
     means: torch.Tensor, quats: torch.Tensor, scales: torch.Tensor, opacities: torch.Tensor, colors: torch.Tensor,
     viewmats: torch.Tensor, Ks: torch.Tensor, width: int, height: int, *, sh_degree: int, packed: bool,
 ) -> tuple[torch.Tensor, None, dict[str, Any]]:  # fmt: skip
-    """gsplat's, which checks shapes as this does."""
+    """gsplat's function, with its checks of shapes."""
     count = len(means)
     assert opacities.shape == (count,)
     assert colors.shape == (count, (sh_degree + 1) ** 2, 3)
@@ -140,7 +140,7 @@ class Pulsar(torch.nn.Module):
 
 
 class Warp:
-    """NVIDIA Warp's functions that are used; a kernel is called for one row after the other."""
+    """NVIDIA Warp's functions that are used; a kernel is called for one row after another."""
 
     uint64 = vec3 = int
 
@@ -151,18 +151,15 @@ class Warp:
                 setattr(self, name, getattr(self, name))
 
     def kernel(self, function: Any) -> Any:
-        """As it is."""
         return function
 
     def init(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def device_from_torch(self, device: torch.device) -> torch.device:
-        """The same."""
         return device
 
     def device_to_torch(self, device: torch.device) -> torch.device:
-        """The same."""
         return device
 
     def array(self, data: Any = None, dtype: Any = None, device: Any = None) -> Any:
@@ -183,7 +180,7 @@ class Warp:
         return self.row
 
     def mesh_query_point_sign_normal(self, mesh: Any, point: torch.Tensor, farthest: float) -> SimpleNamespace:
-        """The closest point is put where the weights of the corners would be."""
+        """Returns the closest point in place of the corners' weights."""
         row = torch.cat([point, torch.zeros(1)])[None, None, None]
         found = meshes.evaluate(row, mesh, meshes.Settings(), outputs=("distance", "closest")).outputs
         distance = float(found["distance"].reshape(()))
@@ -197,10 +194,10 @@ class Warp:
         return u
 
     def length(self, vector: torch.Tensor) -> torch.Tensor:
-        """Euclidean."""
+        """The Euclidean norm."""
         return vector.norm()
 
     def launch(self, kernel: Any, *, dim: int, inputs: list[Any], device: Any, stream: None) -> None:
-        """All rows."""
+        """Runs the kernel for each row."""
         for self.row in range(dim):
             kernel(*inputs)

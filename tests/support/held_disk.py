@@ -1,4 +1,4 @@
-"""A process whose disk a test can hold, so that nothing that is to be durable is done."""
+"""A process whose disk a test can hold, so that writes never become durable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class HeldDisk:
     """Held inside `hold` and `hold_reads`; applies to processes that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
-        """Builds what is preloaded, in `folder`."""
+        """Builds the preloaded library in `folder`."""
         self._file = folder / "held"
         source = Path(__file__).with_name("disk.c")
         self._reads = folder / "held_reads"
@@ -32,7 +32,7 @@ class HeldDisk:
     def hold_reads(self) -> Iterator[Path]:
         """Let no PLY file be opened, and no part of a file be read, for the length of a `with` block.
 
-        The path exists once that was to happen.
+        The yielded path exists once either was attempted.
         """
         begun = self._reads.with_name("held_reads.begun")
         begun.unlink(missing_ok=True)

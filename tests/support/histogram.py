@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-# Neighbouring buckets differ by so much.
+# Ratio of the bounds of neighbouring buckets.
 _RATIO = 1.05
 _LEAST_SECONDS = 1e-5
 
@@ -19,20 +19,20 @@ class Histogram:
         self.max = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count a duration."""
         bucket = max(0, math.ceil(math.log(max(seconds, _LEAST_SECONDS) / _LEAST_SECONDS, _RATIO)))
         self._buckets[bucket] += 1
         self.count += 1
         self.max = max(self.max, seconds)
 
     def merge(self, other: Histogram) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another histogram."""
         self._buckets += other._buckets
         self.count += other.count
         self.max = max(self.max, other.max)
 
     def quantile(self, share: float) -> float:
-        """The time within which this share of all lies; 0 if there are none."""
+        """The time within which this share of the durations lies; 0 if there are none."""
         left = share * self.count
         for bucket in sorted(self._buckets):
             left -= self._buckets[bucket]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def extreme_values(count: int) -> Tensor:
-    """Values at and beside the bounds between levels and beyond the ends, without number, and at random."""
+    """Values at and beside the bounds between levels, beyond the ends, NaN and infinities, and random values."""
     bounds = torch.arange(-2.0, 258.0, 0.5) / 255.0
     beside = [torch.nextafter(bounds, torch.tensor(end)) for end in (-torch.inf, torch.inf)]
     odd = torch.tensor(

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that refuses connections until a program that is told of it listens there.
+    """A port of 127.0.0.1 that refuses connections until the program that it is passed to listens there.
 
-    The system gives it to nobody else meanwhile. As workers, Prometheus, and servers of gRPC do, the program must set
-    SO_REUSEADDR.
+    The system gives it to no other program meanwhile. The program must set SO_REUSEADDR, as workers, Prometheus and
+    gRPC servers do.
     """
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

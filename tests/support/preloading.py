@@ -1,4 +1,4 @@
-"""Libraries in C that are preloaded into a process, in the place of the system's functions."""
+"""C libraries that are preloaded into a process in place of the system's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the kernels about arguments that make no sense."""
+"""Errors of the kernels about meaningless arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumigrad.kernels.errors import ArgumentError
 
 
 def refused(call: Callable[[], object], argument: str, *words: str) -> None:
-    """Fails unless a call is refused by the name of an argument, with what was expected and came, and these words."""
+    """Fails unless a call is refused with the argument's name, the expected and actual value, and these words."""
     with pytest.raises(ArgumentError) as caught:
         call()
     error = caught.value

@@ -1,6 +1,6 @@
 """A pytest plugin: the report of a failed test fills a screen or two, and ends with the logs of its workers.
 
-A falsifying example or a difference of arrays can have millions of characters.
+Without it, a falsifying example or a difference of arrays can have millions of characters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry
 
-# Lines of each part of a report, of which the last ones name the error; characters of a line; parts of a traceback.
+# Lines of each part of a report, of which the last name the error; characters of a line; parts of a traceback.
 _LINES, _FIRST_LINES, _COLUMNS, _ENTRIES = 40, 12, 240, 6
 # Workers write the lines of calls ten times a second.
 _LOG_SECONDS = 0.5
@@ -28,7 +28,7 @@ def pytest_runtest_makereport(
     except SystemError:
         report = _plain(item, call)
     if report.failed:
-        # Processes that fixtures start have logs.
+        # Processes that fixtures started have logs.
         processes = {name: value for name, value in getattr(item, "funcargs", {}).items() if hasattr(value, "log")}
         if processes:
             # The calls of the test itself are written a moment later.
@@ -46,7 +46,7 @@ def pytest_runtest_makereport(
 def _plain(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
     """A report without excerpts of sources: Python 3.11 cannot parse them while another thread parses others."""
     assert call.excinfo is not None
-    # Entries of the traceback, as many as leave the error's first lines among those that are kept.
+    # Few entries of the traceback, so that the error's first lines are kept.
     entries = traceback.format_tb(call.excinfo.tb)[-3:]
     text = "".join((*entries, call.excinfo.exconly()))
     keywords = dict.fromkeys(item.keywords, 1)

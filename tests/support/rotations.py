@@ -1,4 +1,4 @@
-"""The rotation matrix of a quaternion by the textbook's formula, as references and oracles need it."""
+"""The rotation matrix of a quaternion by the textbook's formula, for references and oracles."""
 
 from __future__ import annotations
 

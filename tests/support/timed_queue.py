@@ -1,4 +1,4 @@
-"""A queue of jobs that take as long as a test says, for none of them runs."""
+"""A queue of jobs that take as long as a test says, since none of them runs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class TimedQueue:
         return QueuedJob(tenant, int(priority), remaining, kind=of(kind), batch=of(key), fill=0.1, is_repeatable=True)
 
     def put(self, job: QueuedJob) -> Outcome:
-        """PENDING: it waits."""
+        """Queues a job; returns PENDING if it waits."""
         self.native.submit(job)
         return job.outcome
 
     def take(self) -> list[Any]:
-        """The jobs of the next batch; one must wait."""
+        """The jobs of the next batch, of which there must be one."""
         jobs: list[Any] | None = self.native.take()
         assert jobs
         return jobs
 
     def serve(self, seconds: float) -> list[Any]:
-        """Take the next batch, which takes so long."""
+        """Take the next batch, and finish it after `seconds`."""
         jobs = self.take()
         self.native.finish(seconds, True)
         return jobs

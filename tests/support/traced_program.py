@@ -1,4 +1,4 @@
-"""A program that uses the client and has set OpenTelemetry up, as users do: `traced_program.py TARGET COLLECTOR`."""
+"""A program that uses the client and has configured OpenTelemetry as users do: `traced_program.py TARGET COLLECTOR`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 QUEUE_LOCK, RUN_LOCK = Path(__file__).parent, Path(__file__)
 
 
-# The first of all plugins, so that pytest-timeout starts its clock after the locks are taken.
+# The outermost plugin, so that pytest-timeout starts its clock after the locks are taken.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Runs the test under a shared lock, or under an exclusive one if it is marked `alone`."""

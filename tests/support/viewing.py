@@ -16,7 +16,7 @@ from lumigrad.client.commands.view import command
 from support.chromium import canvas_pixels, opened_page
 
 if TYPE_CHECKING:
-    # They need viser, without which tests are skipped.
+    # These need viser, without which the tests are skipped.
     from lumigrad.client.viewer.lens import Lens
     from lumigrad.client.viewer.viewer import Viewer
 
@@ -58,7 +58,7 @@ def psnr(first: np.ndarray, second: np.ndarray) -> float:
 
 
 class Page:
-    """A page of a viewer, and what stands behind it; as a context, which closes it: open ones go on drawing."""
+    """A page of a viewer, with its session. A context that closes the page, since open pages go on drawing."""
 
     def __init__(self, browser: Any, viewer: Viewer, folder: Path) -> None:
         self.viewer, self._folder = viewer, folder
@@ -66,7 +66,7 @@ class Page:
         self.page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         wait_for(lambda: len(viewer.sessions) > len(before))
         (self.session,) = set(viewer.sessions) - set(before)
-        # Before its first camera the page has the ones of other scenes, or none.
+        # The page shows other scenes' pictures, or none, before the first picture of its camera.
         self.wait_until_sharp()
 
     def __enter__(self) -> Page:
@@ -76,7 +76,7 @@ class Page:
         self.page.close()
 
     def wait_until_sharp(self, after: int = 0) -> None:
-        """Until the last of more than so many pictures is the one of a camera at rest."""
+        """Waits until the last of more than `after` pictures is the sharp one of a camera at rest."""
         records = self.session.statistics
 
         def rests() -> bool:
@@ -100,7 +100,7 @@ class Page:
         return canvas_pixels(self.page, self._folder / f"{name}.png")
 
     def drag(self, steps: int = 40) -> None:
-        """Orbits a little, for a second or more."""
+        """Orbits a little, for a second or longer."""
         mouse = self.page.mouse
         mouse.move(100, 300)
         mouse.down()

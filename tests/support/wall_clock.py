@@ -14,19 +14,19 @@ class WallClock:
     """Set by `jump` and `pass_time`; applies to processes that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
-        """Builds what is preloaded, in `folder`."""
+        """Builds the preloaded library in `folder`."""
         self._file = folder / "offset"
         self.jump(0)
         self.environment = environment_with(SOURCE, folder, CLOCK_OFFSET=str(self._file))
 
     def jump(self, seconds: int) -> None:
-        """Have the wall clock be off by so much from now on, and the monotonic clock be right."""
+        """Set the wall clock off by `seconds` from now on, and the monotonic clock right."""
         self._set(seconds, 0)
 
     def pass_time(self, seconds: int) -> None:
-        """Have both clocks be ahead by so much from now on, as if the time had passed.
+        """Set both clocks ahead by `seconds` from now on, as if the time had passed.
 
-        The kernel's clock is not: a wait with a time limit that begins afterwards takes so much longer.
+        The kernel's clock stays: a wait with a time limit that begins afterwards takes that much longer.
         """
         self._set(seconds, seconds)
 

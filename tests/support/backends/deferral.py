@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-# What needs no numbers of a tensor: it may be called while work is queued.
+# Functions that read no values of a tensor; they may be called while work is queued.
 _ATTRIBUTES = {
     "__get__",
     "dim",
@@ -24,17 +24,17 @@ _ATTRIBUTES = {
 }
 _ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided"}
 _VIEWS = {"view", "expand", "detach", "unsqueeze", "squeeze", "unbind", "split", "permute"}
-# Functions that wait for a GPU, too; others are queued there.
+# Functions for which the host would wait for a GPU; all others would be queued.
 _READS = {"tolist", "item", "cpu", "numpy", "nonzero", "__int__", "__float__", "__bool__", "__index__"}
 _PLAIN_INDICES = int, slice, type(None), type(Ellipsis)
 
 
 @contextmanager
 def deferred(native: ModuleType) -> Iterator[StreamOrder]:
-    """Within, kernels of `native` run when the host needs their results, and then only what it waits for.
+    """Defers kernels of `native` until the host needs their results, and then runs only what it waits for.
 
-    Tensors on the CPU are the memory of the emulated device. As on a GPU, functions of torch come after what is queued,
-    and the memory of tensors that are gone is not used for anything else before.
+    Tensors on the CPU are the memory of the emulated device. As on a GPU, functions of torch run after the queued work,
+    and the memory of freed tensors is not reused before.
     """
     order = StreamOrder(native)
     native.set_deferred(True)
@@ -42,7 +42,7 @@ def deferred(native: ModuleType) -> Iterator[StreamOrder]:
         with order:
             yield order
     finally:
-        # While `order` keeps what the queued work uses.
+        # `order` is still active: it keeps the tensors that queued work uses.
         native.set_deferred(False)
 
 
@@ -56,7 +56,7 @@ class StreamOrder(TorchFunctionMode):
         self._kept: list[object] = []
 
     def take_waits(self) -> int:
-        """How often the host would have waited for a GPU since this was last asked."""
+        """Returns how often the host would have waited for a GPU since the last call."""
         waits, self._waits = self._waits + self._native.take_waits(), 0
         return waits
 

@@ -15,7 +15,7 @@ from lumigrad.protos.dtypes import Array
 from support.backends import emulation
 
 _SECONDS = 10.0
-# What a target holds before the copy: nobody may rely on it.
+# The bytes of a target before the copy, which nobody may rely on.
 _UNDEFINED = 0xFF
 
 
@@ -33,17 +33,17 @@ class EmulatedEvent:
             raise self.error
 
 
-# A tensor and an array, which are not kept, as CUDA keeps none.
+# Weak references to a tensor and an array, since CUDA keeps neither alive.
 _Pair = tuple["weakref.ref[torch.Tensor]", "weakref.ref[Array]"]
 
 
 class EmulatedCopies:
-    """Copies one after the other on its thread; sources are read only then. Pinned memory is checked as CUDA does."""
+    """Copies in order on a thread, which reads sources only then. Checks that memory is pinned, as CUDA does."""
 
     def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
         """`finish` waits for the kernels."""
         self.finish = finish
-        # Set: copies go on.
+        # Copies wait while this is cleared.
         self.go = threading.Event()
         self.go.set()
         # Called before each download; what it raises is the device's error.
@@ -51,9 +51,9 @@ class EmulatedCopies:
         self.refuses = False
         # Downloads that have begun.
         self.begun = 0
-        # By address, the bytes that are pinned.
+        # The number of pinned bytes by address.
         self.pinned: dict[int, int] = {}
-        # What CUDA would have refused, or what would have been slow.
+        # Errors that CUDA would raise, and copies that would be slow.
         self.mistakes: list[str] = []
         self._queue: queue.SimpleQueue[tuple[list[_Pair], EmulatedEvent]] = queue.SimpleQueue()
         threading.Thread(target=self._copy, name="copies", daemon=True).start()
@@ -114,7 +114,7 @@ class EmulatedCopies:
 
     def _copy(self) -> None:
         while True:
-            # In a function, whose variables keep nothing while this waits for more.
+            # A function of its own, so that no variable keeps memory alive while this waits for more.
             self._copy_all(*self._queue.get())
 
     def _copy_all(self, copies: list[_Pair], event: EmulatedEvent) -> None:

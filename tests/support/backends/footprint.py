@@ -121,7 +121,7 @@ def _spheres(count: int, width: int, height: int, views: int, semantics: int) ->
 
 
 def _on_rays(count: int, width: int, height: int, views: int, rolls: int, moving: int = 0) -> tuple[Plan, Any]:
-    """With `moving` slices, whose gradients are wanted too."""
+    """A plan along rays with its inputs; gradients of the `moving` slices are wanted too."""
     one = gaussian_scene.scene(count, width, height)
     inputs = {name: torch.from_numpy(array) for name, array in one.tensors.items()}
     fx, fy, cx, cy = one.intrinsics
@@ -156,7 +156,7 @@ def _gaussians(count: int, width: int, height: int, views: int, semantics: int, 
 
 
 def _surfels(count: int, width: int, height: int, views: int, surfaces: int) -> tuple[Plan, Any]:
-    """With `surfaces` more outputs, but for normals of surfaces, whose memory is torch's."""
+    """A plan of surfels with its inputs; `surfaces` adds all outputs but normals of surfaces, which are torch's."""
     outputs = ["color", "expected_depth", "median_depth", "normals", "distortion", "ids"] if surfaces else []
     surfel = gaussians_pb2.PRIMITIVE_SURFEL
     return _gaussians(count, width, height, views, 1, primitive=surfel, outputs=outputs)

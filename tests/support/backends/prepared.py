@@ -21,7 +21,7 @@ SIZES = {"levels": 1, "float16": 2, "bfloat16": 2, "plain": 4}
 
 
 class Device:
-    """Where requests are drawn, by kernels that write the bits of `forward` here."""
+    """A device that draws requests, with kernels that write the same bits as its `forward`."""
 
     def __init__(self, renderer: Any, forward: Any) -> None:
         self.renderer = renderer
@@ -36,7 +36,7 @@ class Device:
 
 
 def request_of(views: Sequence[Pose], width: int, height: int) -> _native.RenderRequest:
-    """A request of which only the poses count, as of a prepared render."""
+    """A request whose poses alone matter, as in a prepared render."""
     message = render_pb2.RenderRequest()
     message.spec.scene_ref.scene_id = "scene"
     for rotation, translation in views:
@@ -58,7 +58,7 @@ def encoded(values: Tensor, encoding: str) -> bytes:
 
 
 def places_of(outputs: dict[str, Tensor], encodings: dict[str, str]) -> tuple[list[Place], int]:
-    """Places one after the other, and the size of the payload."""
+    """Consecutive places for the outputs, and the size of the payload."""
     places, end = [], 0
     for name, values in outputs.items():
         encoding = encodings.get(name, "plain")

@@ -1,4 +1,4 @@
-"""The machines that the kernels of training run on, behind one face: the same tests go to each of them."""
+"""The engines of training, with one interface, on which the same tests run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Engine:
     _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The function with the tensors among its arguments on the device."""
+        """Calls the function with the tensors among its arguments on the device."""
         moved = [self.moved(value) for value in args], {name: self.moved(value) for name, value in kwargs.items()}
         with self._within():
             return function(*moved[0], **moved[1])
 
     def moved(self, value: Any) -> Any:
-        """On the device, as everything in it; the same object where nothing needs to be moved."""
+        """Moves a tensor, or those in a dict or dataclass, to the device; returns anything else unchanged."""
         if isinstance(value, torch.Tensor):
             return value.to(self.device)
         if isinstance(value, dict):

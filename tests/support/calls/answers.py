@@ -1,4 +1,4 @@
-"""Answers to calls that are sent as bytes, in a form in which equal ones are equal, and other bytes for requests."""
+"""Answers to calls that are sent as bytes, in a form that can be compared, and other encodings of requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LENGTH = re.compile(r"\d+ bytes that are not")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call led to, without what differs from call to call: times, and the names of calls, states and regions.
+    """The outcome of a call, without what differs between calls: times, and the names of calls, states and regions.
 
     Attributes:
         code: of the status.
@@ -66,13 +66,13 @@ class Answer:
 
 
 class Asker:
-    """Makes calls: for a single reply, for a stream of replies, with a lane for the values, or, Renders, as frames."""
+    """Makes calls with a single reply, a stream of replies, a lane for the values or, for Renders, frames."""
 
     WAYS = ("single", "stream", "lane")
     RENDER_WAYS = (*WAYS, "frames")
 
     def __init__(self, client: RawClient, *, keeps: bool = False) -> None:
-        """Opens the lane. With `keeps` the states that calls retain stay, and `kept` is the name of the last."""
+        """Opens the lane. With `keeps`, states that calls retain stay, and `kept` is the name of the last."""
         self._client = client
         self._keeps = keeps
         self.kept = ""
@@ -151,7 +151,7 @@ class Asker:
         return Answer("OK", header=str(reply), values=values, stages=kernels, keys=keys)
 
     def _bytes(self, tensor: Any, data: bytes) -> bytes:
-        """The bytes of a tensor; in the message only the kind of their place is left."""
+        """The bytes of a tensor; of their location, the message keeps only the kind."""
         where = tensor.WhichOneof("location")
         if where == "inline":
             return bytes(tensor.inline)
@@ -166,7 +166,7 @@ class Asker:
         return found
 
 
-# Types of bits, the bit of the sign, and infinity.
+# Bit type, sign bit and infinity of each floating-point type.
 _FLOATS: dict[int, Any] = {
     tensor_pb2.DTYPE_FLOAT32: (np.uint32, np.uint32(1 << 31), np.uint32(0x7F800000)),
     tensor_pb2.DTYPE_FLOAT16: (np.uint16, np.uint16(1 << 15), np.uint16(0x7C00)),
@@ -175,7 +175,7 @@ _FLOATS: dict[int, Any] = {
 
 
 def _digest(content: bytes, entry: Any) -> str:
-    """A digest of the bytes of an output; of PNG files, of their pixels, since ISA-L does not always write the same."""
+    """A digest of an output's bytes, or of PNG files' pixels, since ISA-L does not always write the same bytes."""
     if entry.encoded.format == image_pb2.IMAGE_FORMAT_PNG:
         ends = list(itertools.accumulate(entry.encoded.lengths))
         files = [content[end - length : end] for end, length in zip(ends, entry.encoded.lengths, strict=True)]
@@ -183,7 +183,7 @@ def _digest(content: bytes, entry: Any) -> str:
         entry.encoded.ClearField("lengths")
         entry.tensor.ClearField("shape")
     elif entry.tensor.dtype in _FLOATS and not entry.encoded.format:
-        # Which NaN a sum of several is depends on the order of its operands in an instruction.
+        # The NaN that results from adding several depends on the order of operands in an instruction.
         bits, sign, infinity = _FLOATS[entry.tensor.dtype]
         values = np.frombuffer(content, bits)
         content = np.where(values & ~sign > infinity, infinity + bits(1), values).tobytes()
@@ -204,12 +204,12 @@ def _without_length(text: str) -> str:
 
 
 def _reversed(message: Message) -> bytes:
-    """All fields in the reverse of their order, and of their messages, too."""
+    """Encodes all fields in reverse order, in nested messages as well."""
     return b"".join(_each_field(message, lambda fields: reversed(list(fields)), _reversed))
 
 
 def _in_pieces(message: Message) -> bytes:
-    """Numbers that are packed into one value come in two."""
+    """Splits packed numbers into two values."""
     return b"".join(_each_field(message, iter, _in_pieces))
 
 
@@ -232,7 +232,7 @@ def _each_field(
             yield alone.SerializeToString()
 
 
-# Other bytes of a message that mean the same.
+# Equivalent encodings of a message.
 ENCODINGS: Mapping[str, Callable[[Message], bytes]] = {
     "reversed": _reversed,
     "in pieces": _in_pieces,

@@ -35,7 +35,7 @@ class Slots:
 
     @staticmethod
     def of(shape: MeshShape, pose_inverse: tuple[float, ...] = IDENTITY) -> Slots:
-        """One mesh in one environment."""
+        """Registers one mesh in one environment."""
         handle = register_mesh(shape.vertices, shape.faces)
         return Slots(
             torch.tensor([[handle]]),

@@ -1,4 +1,4 @@
-"""A program: hundreds of remote calls from compiled loops. Prints a cost before and after, and a sum of gradients."""
+"""Makes hundreds of remote calls from compiled loops; prints a cost before and after, and a sum of gradients."""
 
 from __future__ import annotations
 

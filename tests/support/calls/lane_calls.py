@@ -65,7 +65,7 @@ def location(frames: Any) -> str:
 
 
 def spanned(region: int, offset: int = 0, length: int = 600) -> Callable[[Array], Any]:
-    """A function that returns a message for an array: it is said to lie in that span of a region."""
+    """A function that returns a message which claims that an array lies in that span of a region."""
     span = tensor_pb2.RegionSpan(region=region, offset=offset, length=length)
     return lambda array: tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_FLOAT32, shape=array.shape, region=span)
 

@@ -32,7 +32,7 @@ class LaneFrames(RawFrames):
     """A stream whose frames go by a lane, each with a lease of its own number."""
 
     def __init__(self, client: RawClient, render: render_pb2.RenderRequest, lane: RawLane, **options: Any) -> None:
-        """From now on frames with cameras like the first one's are prepared."""
+        """Sends `render` as the first frame; frames with cameras like its are prepared from then on."""
         super().__init__(client, **options)
         self.lane, self._leases, self._by_number = lane, itertools.count(1), dict[int, int]()
         self.size = render.spec.cameras[0].width, render.spec.cameras[0].height

@@ -58,7 +58,7 @@ def fill(draw: st.DrawFn, message: Message, field: FieldDescriptor, words: tuple
             getattr(message, field.name)[entry.key].CopyFrom(entry.value)
     elif field.is_repeated:
         lists = st.lists(value, max_size=2)
-        # The sizes of rotations and matrices.
+        # Scalars may also have as many values as a rotation or a matrix.
         many = lists if field.message_type else lists | st.lists(value, min_size=9, max_size=16)
         getattr(message, field.name).extend(draw(many))
     elif field.message_type is not None:

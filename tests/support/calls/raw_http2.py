@@ -1,4 +1,4 @@
-"""HTTP/2 written by hand: streams that are reset faster than by a client of gRPC, and replies that are not read."""
+"""Hand-written HTTP/2: resets streams faster than a gRPC client can, and leaves replies unread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _RENDER = next(method.path for method in methods(RENDER_SERVICE) if method.name 
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame, by section 4.1 of RFC 9113."""
+    """A frame as in section 4.1 of RFC 9113."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _header_block(path: str) -> bytes:
-    """HPACK without an index and without Huffman's code."""
+    """Headers in HPACK, without indexing and Huffman coding."""
     fields = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": "worker",
         "content-type": "application/grpc", "te": "trailers",
@@ -36,7 +36,7 @@ def _header_block(path: str) -> bytes:
 
 
 def reset_rapidly(port: int, resets: int, has_ended: threading.Event) -> None:
-    """Open so many streams and reset each at once, on one connection after the other, unless `has_ended` is set."""
+    """Open `resets` streams and reset each at once, on one connection after another, until `has_ended` is set."""
     block, number, started = _header_block(_RENDER), 0, time.monotonic()
     while number < resets and not has_ended.is_set():
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
@@ -52,10 +52,10 @@ def reset_rapidly(port: int, resets: int, has_ended: threading.Event) -> None:
 
 
 class Unread:
-    """A call that sends all of its request, and lets the worker send no byte of the reply: its windows are 0."""
+    """A call that sends its whole request and keeps its windows at 0, so that the worker can send none of the reply."""
 
     def __init__(self, port: int, path: str, messages: Sequence[bytes]) -> None:
-        """Send the request; `path` is that of the method."""
+        """Send the request to the method at `path`."""
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._connection.sendall(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, 0)))
         self._stream = self._connection.makefile("rb")
@@ -66,7 +66,7 @@ class Unread:
             self._read_frame()
         self._connection.sendall(frame(HEADERS, 4, 1, _header_block(path)))
         self._send(b"".join(struct.pack(">?I", False, len(message)) + message for message in messages))
-        # Answers what the worker asks meanwhile.
+        # Answers the worker's frames meanwhile.
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **opt
 
 
 def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) -> grpc.StatusCode:
-    """The status of a call, of a batch or a stream that of its first item that failed; no text may be internal."""
+    """The status of a call, or of the first failed item of a batch or stream; fails if a text reveals internals."""
     try:
         header = send(channel, method, requests)[:1]
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Renders: kinds of requests, which have everything but the cameras, and cameras for them."""
+"""Hypothesis strategies for Renders: kinds of requests, complete except for cameras, and cameras for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOATS = ("color", "alpha", "transmittance", "depth", "expected_depth", "invers
 _LEVELS = ("color", "alpha", "transmittance")
 _HALVES = (image_pb2.IMAGE_FORMAT_FLOAT32, image_pb2.IMAGE_FORMAT_FLOAT16, image_pb2.IMAGE_FORMAT_BFLOAT16)
 _RARELY = st.sampled_from((*(False,) * 9, True))
-# Settings for Gaussians in front of the camera, at depths of 4 to 8; each is there in some requests.
+# Settings for Gaussians in front of the camera, at depths of 4 to 8; each is set in some requests.
 _GAUSSIAN_SETTINGS: Mapping[str, st.SearchStrategy[Any]] = {
     "semantics": st.sampled_from((1, 2, 4)),
     "antialiased": st.booleans(),
@@ -57,19 +57,19 @@ _SPHERE_SETTINGS: Mapping[str, st.SearchStrategy[Any]] = {
 
 @dataclass(frozen=True)
 class StoredCloud:
-    """A stored scene: what there is to know to ask for its images."""
+    """A stored scene, with what its requests depend on."""
 
     scene_id: str
     is_spheres: bool
     channels: int
-    # Degree of the spherical harmonics; None: it has colours.
+    # Degree of the spherical harmonics; None if the scene has colours.
     degree: int | None = None
     # Numbers of cameras that it takes.
     counts: tuple[int, ...] = (1, 2, 3)
 
 
 def store_clouds(client: RawClient) -> list[StoredCloud]:
-    """One scene of each layout."""
+    """Stores one scene of each layout."""
 
     def put(cloud: Mapping[str, Array], *fields: Any) -> StoredCloud:
         return StoredCloud(client.put(cloud).scene.scene_id, *fields)
@@ -88,7 +88,7 @@ def store_clouds(client: RawClient) -> list[StoredCloud]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Requests that differ in their cameras alone.
+    """Requests that differ only in their cameras.
 
     Attributes:
         request: one without cameras.

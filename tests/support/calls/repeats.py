@@ -14,7 +14,7 @@ from support.calls.answers import Answer
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.2"))
 EXPLORES = "LUMIGRAD_FUZZ_SECONDS" in os.environ
-# As many at a time, until the time is up.
+# Ten examples at a time, until the time is up.
 BATCH = settings(
     max_examples=10,
     deadline=None,
@@ -25,7 +25,7 @@ BATCH = settings(
 
 
 def repeat(test: Callable[[], None], seconds: float = SECONDS) -> None:
-    """At least once, each time with other examples: the same in every run, unless LUMIGRAD_FUZZ_SECONDS is set."""
+    """Runs a test until the time is up, with new examples each time; seeded unless LUMIGRAD_FUZZ_SECONDS is set."""
     end = time.monotonic() + seconds
     for number in itertools.count():
         (test if EXPLORES else seed(number)(test))()
@@ -34,13 +34,13 @@ def repeat(test: Callable[[], None], seconds: float = SECONDS) -> None:
 
 
 def assert_same(found: Answer, expected: Answer, request: bytes) -> None:
-    """Fails unless all of two answers is the same."""
+    """Fails unless two answers are equal."""
     for name, value in vars(expected).items():
         assert getattr(found, name) == value, f"{name} differs for {request.hex()[:2000]}"
 
 
 def damaged(raw: bytes, random: np.random.Generator, way: int) -> bytes:
-    """Cut off, with other bytes in it, without some, or with some twice."""
+    """Truncates a message, changes some of its bytes, removes some, or repeats some."""
     start, end = sorted(int(place) for place in random.integers(0, len(raw) + 1, 2))
     if way == 0:
         return raw[:start]

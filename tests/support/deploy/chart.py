@@ -42,7 +42,7 @@ class Rendered:
 
 
 def install(values: Mapping[str, Any], release: str = "lumigrad", chart: Path = CHART) -> Rendered:
-    """What `helm install` sends to Kubernetes."""
+    """Renders the objects that `helm install` sends to Kubernetes."""
     with kubernetes_api() as api:
         report = helm("install", api.kubeconfig(), release=release, chart=str(chart), values=dict(values))
         return Rendered(api.made(), report["info"]["notes"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dockerfile_parse import DockerfileParser
 
-# In a mount namespace of its own, so that mounts end with the process.
+# A separate mount namespace, so that mounts end with the process.
 _OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 _MOUNT = re.compile(r"--mount=(\S+)\s+")
 
@@ -77,7 +77,7 @@ class Image:
     ports: list[int] = field(default_factory=list)
 
     def build(self, steps: Sequence[Step]) -> None:
-        """Execute the steps; a failing one raises a RuntimeError with its output."""
+        """Execute the steps; raises a RuntimeError with the output of one that fails."""
         for file in self.files:
             if file.exists():
                 shutil.copy(file, self.root / file.relative_to("/"))

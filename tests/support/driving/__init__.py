@@ -1,1 +1,1 @@
-"""A client of driving simulators' contract that knows names and field numbers alone, and scenes for it."""
+"""A client of driving simulators' contract that knows only names and field numbers, and scenes for it."""

@@ -9,7 +9,7 @@ from scipy.spatial.transform import Rotation, Slerp
 
 
 class Pose:
-    """From a moved frame to a fixed one.
+    """A rigid transform from a moved frame to a fixed one.
 
     Attributes:
         vec3: [3] metres.
@@ -21,7 +21,7 @@ class Pose:
 
     @staticmethod
     def from_proto(position: Any, quat_wxyz: Any) -> Pose:
-        """With the quaternion in the order of the contract."""
+        """Converts a pose whose quaternion is in the order of the contract."""
         return Pose(position, np.asarray(quat_wxyz)[[1, 2, 3, 0]])
 
     def to_proto(self) -> tuple[list[float], list[float]]:
@@ -38,7 +38,7 @@ class Pose:
 
 
 class Trajectory:
-    """Poses at times in microseconds: straight in between, and turning at a constant rate."""
+    """Poses at times in microseconds; between them, motion is straight and rotation has a constant rate."""
 
     def __init__(self, timestamps: Any, positions: Any, quaternions: Any) -> None:
         self._times, self._positions = np.asarray(timestamps, np.int64), np.asarray(positions, np.float64)
@@ -46,7 +46,7 @@ class Trajectory:
 
     @property
     def time_range_us(self) -> range:
-        """All times at which it is somewhere."""
+        """The times at which the trajectory has a pose."""
         return range(int(self._times[0]), int(self._times[-1]) + 1)
 
     def interpolate_pose(self, at_us: int) -> Pose:

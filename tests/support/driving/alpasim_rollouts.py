@@ -1,9 +1,9 @@
-"""Rollouts by AlpaSim's own client modules, in a process of their own: its messages have names that others may have.
+"""Runs rollouts by AlpaSim's own client modules, in a separate process, since others may have its messages' names.
 
     python -m support.driving.alpasim_rollouts CHECKOUT TARGET SCENE ROLLOUTS STEPS FOLDER
 
-It prints a line for each step, and at the end the numbers of pictures and of messages that were logged, as JSON. Stubs
-and logs are written to FOLDER.
+Prints a line for each step, and at the end the numbers of pictures and of logged messages, as JSON. Stubs and logs are
+written to FOLDER.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def prepare(checkout: Path, folder: Path) -> None:
     files = sorted(str(path.relative_to(protos)) for path in (protos / "alpasim_grpc" / "v0").glob("*.proto"))
     if not files or protoc.main(["", f"-I{protos}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files]):
         raise SystemExit(f"expected a checkout of AlpaSim, whose protos compile, in {checkout}")
-    # Its own __init__ asks for the version of the installed package.
+    # The original __init__ asks for the version of the installed package.
     (folder / "alpasim_grpc" / "__init__.py").write_text("API_VERSION_MESSAGE = None\n")
     sys.path[:0] = [str(folder), *(str(checkout / "src" / name) for name in ("runtime", "utils"))]
     sys.modules["utils_rs"] = alpasim_geometry  # type: ignore[assignment]
@@ -56,7 +56,7 @@ class Rollout:
         still = [[0, 0, 0, 1]] * 2
         self._ego = alpasim_geometry.Trajectory((START_US, END_US), [[0, 0, 0], [3, 0, 0]], still)
         car = alpasim_geometry.Trajectory((START_US, END_US), [[9, 3, 1.6], [9, -3, 1.6]], still)
-        # A simulator's own objects, of which the scene has one.
+        # The simulator's own objects, one of which is in the scene.
         self._traffic = {"car": car, "pedestrian-7": car}
 
     async def run(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Rollout:
             for step in range(self._steps):
                 triggers = [(camera, camera.clock.ith_trigger(step)) for camera in self._cameras]
                 given = (self._ego, self._traffic, self._scene_id, ImageFormat.JPEG, "rig-1")
-                # As its default does, in one call; each tenth step one call for each camera.
+                # One call for all cameras, as by default; in each tenth step, one call per camera.
                 if step % 10:
                     found, _ = await service.batch_render(triggers, *given)
                 else:
@@ -85,7 +85,7 @@ class Rollout:
 
     @staticmethod
     def _checked(found: list[Any], triggers: list[Any]) -> int:
-        """The number of pictures, each of its camera and trigger, of at least the size that was asked for."""
+        """Checks that each picture is of its camera and trigger, and large enough; returns the number of pictures."""
         for picture, (camera, trigger) in zip(found, triggers, strict=True):
             assert picture.camera_logical_id == camera.logical_id
             assert picture.start_timestamp_us == trigger.time_range_us.start
@@ -101,7 +101,6 @@ class _Counter:
     messages = 0
 
     async def on_message(self, message: Any) -> None:
-        """Takes one."""
         self.messages += 1
 
 

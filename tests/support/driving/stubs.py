@@ -1,4 +1,4 @@
-"""Messages and calls of a driving simulator's client, made of field numbers: it shares no message with the worker."""
+"""Messages and calls of a driving simulator's client, built from field numbers, without the worker's messages."""
 
 from __future__ import annotations
 

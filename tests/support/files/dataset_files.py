@@ -85,7 +85,7 @@ def transforms(taken: list[Shot], **top: object) -> dict[str, object]:
 def write_colmap(
     folder: Path, taken: list[Shot], model: str, parameters: list[float], size: tuple[int, int], *, binary: bool
 ) -> None:
-    """cameras, images (in reverse order) and points3D, with some 2D points and tracks that readers skip."""
+    """Writes cameras, images (in reverse order) and points3D, with 2D points and tracks that readers skip."""
     folder.mkdir(parents=True, exist_ok=True)
     points = [((0.5 * k, -k, 2.0), (k * 10, 128, 255)) for k in range(7)]
     if binary:

@@ -37,7 +37,7 @@ def run_code_of(document: Path) -> dict[str, object]:
 
 
 def run_all_of(document: Path, environment: Mapping[str, str]) -> dict[str, object]:
-    """Runs a document's blocks of shell and Python in their order; returns the names that the latter leave."""
+    """Runs a document's shell and Python blocks in order; returns the names that the Python blocks leave."""
     names: dict[str, object] = {}
     for block in _BLOCK.finditer(document.read_text(encoding="utf-8")):
         if block["language"] == "sh":

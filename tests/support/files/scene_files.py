@@ -47,7 +47,7 @@ def good(name: str, folder: Path) -> bytes:
 
 
 def with_data_uri(scene: StoredScene, path: Path) -> bytes:
-    """A glTF file with its numbers inside, so that damage hits them, too."""
+    """A glTF file with embedded buffers, so that damage also hits the numbers."""
     write_gltf(scene, path)
     content = base64.b64encode(path.with_suffix(".bin").read_bytes())
     return path.read_bytes().rstrip().replace(b"scene.bin", b"data:;base64," + content)

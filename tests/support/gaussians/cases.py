@@ -217,7 +217,7 @@ def inrias() -> Iterator[GaussianCase]:
     yield build("inria_opaque", opacities=np.ones(60), **unit(), **view)
     halves = {**small, "pixel_center": 0.5}
     yield build("inria_half_pixels", Cloud(count=80), **unit(80), **halves)
-    # Another camera than Inria's own, off the centre.
+    # An OpenCV camera, off the centre, in place of Inria's own.
     yield build("inria_opencv", Cloud(count=80), **unit(80), **{**halves, "cameras": (opencv(37, 53),)})
     yield build("inria_two_views", Cloud(degree=2), **unit(), **{**view, "cameras": (inria(), inria(slope=0.7))})
 

@@ -213,7 +213,7 @@ def spz_content(cloud: Cloud, version: int) -> bytes:
         for value in others:
             word = word << 10 | (value < 0) << 9 | round(abs(value) * math.sqrt(2) * 511)
         content += struct.pack("<I", word)
-    # Which harmonics change their sign with y and z, as polynomials in x, y, z.
+    # 1 for harmonics that, as polynomials in x, y, z, change their sign with y and z.
     odd = [1, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0][: cloud.sh.shape[1] - 1]
     signs = np.where(np.array(odd, bool), -1, 1)[:, None]
     content += bytes(min(255, max(0, round(value * 128 + 128))) for value in (cloud.sh[:, 1:] * signs).ravel())

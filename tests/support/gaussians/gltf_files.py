@@ -1,4 +1,4 @@
-"""glTF files with Gaussians, built from the extension's text, and what such scenes look like, for comparisons."""
+"""glTF files with Gaussians, built from the extension's text, and comparisons of what scenes look like."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "KHR_gaussian_splatting"
 TYPES = {np.dtype(kind): number for kind, number in (("i1", 5120), ("u1", 5121), ("i2", 5122), ("u2", 5123))}
 TYPES |= {np.dtype("u4"): 5125, np.dtype("f4"): 5126}
 SHAPES = {1: "SCALAR", 3: "VEC3", 4: "VEC4"}
-# From left, up, forward to right, down, forward.
+# Converts left, up, forward to right, down, forward.
 HALF_TURN = np.diag([-1.0, -1.0, 1.0])
 
 

@@ -90,7 +90,7 @@ def _as_bytes(values: Float32) -> Float32:
 
 
 def levels_of_pages(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:
-    """The level of each page by the rule of the documents, as if each camera saw it."""
+    """The level of each page by the documented rule, as if each camera saw the page."""
     low, high = levels.bounds[:, 0].astype(np.float64).swapaxes(0, 1)
     scale = np.zeros(len(levels))
     for camera in [cameras] if isinstance(cameras, Camera) else cameras:

@@ -36,7 +36,7 @@ def lidar_rays(tables: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
 
 
 def reference_of_lidar(case: SensorCase) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """As `sensor_cases.reference`, of a lidar in whose field all Gaussians are."""
+    """Like `sensor_cases.reference`, for a lidar whose field contains all Gaussians."""
     lidar = case.lens
     assert isinstance(lidar, SpinningLidar)
     leaves = {name: value.double().requires_grad_() for name, value in case.scene.items()}
@@ -79,7 +79,7 @@ TURN = SpinningLidar(
     row_azimuth_offsets=OFFSETS,
     direction="clockwise",
 )
-# From the front to the left and around, with azimuths in (-pi, pi].
+# Azimuths in (-pi, pi], from the front to the left and around.
 JUMPING = SpinningLidar(
     row_elevations=ROWS, column_azimuths=np.angle(np.exp(1j * np.linspace(0.01, 2 * math.pi - 0.01, 75)))
 )
@@ -107,5 +107,5 @@ CASES = {
 
 
 def narrowed(case: SensorCase, factor: float) -> SensorCase:
-    """With smaller Gaussians."""
+    """The case with all scales multiplied by `factor`."""
     return replace(case, scene={**case.scene, "scales": case.scene["scales"] * factor})

@@ -132,7 +132,7 @@ def _pinhole(camera: Camera, points: Tensor, fork: bool) -> Projected:
 
 
 def _fisheye_map(point: Tensor) -> Tensor:
-    """Equidistant: the angle to the axis becomes the distance; near the axis by its series, which needs no root."""
+    """Equidistant: the distance is the angle to the axis; a series near the axis avoids the root."""
     x, y, z = point.unbind(-1)
     square = x * x + y * y
     near = square < 1e-8 * z * z
@@ -171,6 +171,6 @@ def project(camera: Camera, means: Tensor, options: Options) -> Projected:
         ones = torch.cat([means, torch.ones_like(means[:, :1])], -1)
         clip = ones @ camera.projection.T
         ndc = clip[:, :2] / (torch.where(visible, clip[:, 3], 1.0) + 1e-7)[:, None]
-        # In Inria's images pixel centres are at whole numbers; for other centres the image is shifted.
+        # Inria's pixel centres are at whole numbers; for other centres the image is shifted.
         means2d = ((ndc + 1) * torch.tensor([camera.width, camera.height]) - 1) / 2 + options.pixel_center
     return Projected(safe, means2d, flat.jacobian, visible & flat.visible, undecided | (flat.undecided & visible))

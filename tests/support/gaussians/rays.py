@@ -55,14 +55,14 @@ def directions_of(lens: Optics, pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def times_of(lens: Optics, exposure: Exposure, width: int, height: int) -> Tensor:
-    """When all pixels [P], or the returns of a lidar, are exposed."""
+    """The times at which all pixels [P], or the returns of a lidar, are exposed."""
     if lens.kind == "lidar":
         return (torch.arange(width, dtype=torch.float64) / (width - 1)).repeat(height)
     return time_of(exposure, pixel_centres(width, height, 0.5), width, height)
 
 
 def rays_of(lens: Optics, exposure: Exposure, width: int, height: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Origins and directions [P, 3] in the world of all pixels, and which there are."""
+    """Origins and directions [P, 3] of the pixels' rays in the world, and which pixels have one."""
     pixels = pixel_centres(width, height, 0.5)
     origin = torch.zeros(len(pixels), 3, dtype=torch.float64)
     if lens.kind == "orthographic":

@@ -32,7 +32,7 @@ class Reference:
     gradients: dict[str, Doubles]
 
     def stacked(self, name: str) -> Doubles:
-        """One field of all frames along a first axis."""
+        """Stacks one field of all frames along a new first axis."""
         return np.stack([getattr(frame, name).detach().numpy() for frame in self.frames])
 
     def masked(self, upstream: Mapping[str, ArrayLike]) -> dict[str, Doubles]:
@@ -125,7 +125,7 @@ class ReferenceScene:
         return Reference(self.frames, {})
 
     def reference(self, upstream: Mapping[str, ArrayLike], d_means2d: ArrayLike | None = None) -> Reference:
-        """The frames, and gradients for these gradients of outputs [C, ...], and of the means2d [C, N, 2] if given."""
+        """The frames, and the gradients given those of outputs [C, ...] and, optionally, of means2d [C, N, 2]."""
         loss = torch.zeros((), dtype=torch.float64)
         for name, values in upstream.items():
             weights = torch.from_numpy(np.asarray(values, np.float64))

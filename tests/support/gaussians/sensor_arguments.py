@@ -1,4 +1,4 @@
-"""Arguments of the sensor operator as a caller gives them: tensors that want gradients, and gsplat's classes."""
+"""Arguments of the sensor operator as a caller gives them: tensors that require gradients, and gsplat's classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def leaf(values: Any, kind: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def lidar_parameters(tables: Mapping[str, Any], **changes: Any) -> Any:
-    """gsplat's class, clockwise."""
+    """gsplat's parameters of a clockwise lidar."""
     return gsplat.RowOffsetStructuredSpinningLidarModelParameters(
         **{
             "row_elevations_rad": tables["lidar_elevations"],
@@ -74,7 +74,7 @@ def numbers(value: Any) -> np.ndarray:
 
 
 def operator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """gsplat's arguments as those of `render_gaussians`: cameras, and the tensors in place of their numbers."""
+    """Converts gsplat's arguments to those of `render_gaussians`: cameras, and tensors in place of their numbers."""
     found = dict(given)
     model, domain = found.pop("camera_model", "pinhole"), found.pop("lens_domain", "monotone")
     tables = [(found.pop(name, None), names) for name, names in (
@@ -125,7 +125,7 @@ def operator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(given: dict[str, Any]) -> dict[str, Any]:
-    """gsplat's arguments with the settings that the operator has in their place."""
+    """Replaces gsplat's arguments by the operator's settings."""
     found = {name: value for name, value in given.items() if name != "Ks" or value is not None}
     with_ut, in_order, points = (found.pop(name, None) for name in ("with_ut", "global_z_order", "ut_params"))
     found["projection_method"] = "unscented" if with_ut else "jacobian"

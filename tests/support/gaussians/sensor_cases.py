@@ -229,7 +229,7 @@ def by_jacobian(name: str, **changes: Any) -> SensorCase:
 
 
 def beyond_the_image() -> dict[str, Tensor]:
-    """Gaussians of which many centres lie so far outside the image that the Jacobian is clamped."""
+    """Gaussians many of whose centres are so far outside the image that the Jacobian is clamped."""
     around = scene(90, seed=6)
     around["means"][:, :2] *= 2.0
     around["scales"] *= 2.0
@@ -245,7 +245,7 @@ JACOBIAN_CASES = {
         replace(by_jacobian("opencv", scene=beyond_the_image()), name="opencv beyond the image"),
     )
 }
-# The same glass with a way back; one needs it along rays.
+# The same glass with its inverse, which rays need.
 BACK = Windshield(
     horizontal=GLASS.horizontal,
     vertical=GLASS.vertical,
@@ -255,7 +255,7 @@ BACK = Windshield(
 
 
 def given_rays() -> Tensor:
-    """Rays from origins that differ, of several lengths."""
+    """Rays with different origins, and directions of several lengths."""
     random = torch.Generator().manual_seed(2)
     y, x = torch.meshgrid(torch.linspace(-0.4, 0.4, 36), torch.linspace(-0.5, 0.5, 48), indexing="ij")
     directions = torch.stack([x, y, torch.ones_like(x)], -1) * (0.5 + torch.rand(36, 48, 1, generator=random))
@@ -284,7 +284,7 @@ RAY_CASES |= {
 
 @dataclass(frozen=True)
 class Made:
-    """What an engine makes of a case: outputs of its only camera, and gradients."""
+    """An engine's results for a case: outputs of its only camera, and gradients."""
 
     outputs: dict[str, Doubles]
     gradients: dict[str, Doubles]
@@ -292,7 +292,7 @@ class Made:
 
 RAY_IMAGES = ("hit_distance", "normals")
 IMAGES = ("color", "alpha", "depth", "inverse_depth", *RAY_IMAGES)
-# What the reference knows of a case: images, gradients of its inputs, and the gradients of the images.
+# The reference's results for a case: images, gradients of its inputs, and the gradients of the images.
 Known = tuple[dict[str, Any], dict[str, Doubles], dict[str, Tensor]]
 OUTPUTS = ("color", "alpha", "depth", "inverse_depth", "means2d", "conics", "depths", "radii")
 WANTED = ("means", "quats", "scales", "opacities", "cameras", "lenses")
@@ -350,14 +350,14 @@ def reference(case: SensorCase) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def upstream_of(images: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Random gradients of the images that there are; 0 where a rounding decides."""
+    """Random gradients of the images; 0 where rounding decides."""
     random, stable = torch.Generator().manual_seed(5), images["stable"]
     drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in IMAGES if name in images}
     return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
 
 
 def known(images: dict[str, Any], inputs: Mapping[str, Tensor]) -> Known:
-    """With the gradients of the inputs that the images depend on."""
+    """Differentiates the images by the inputs that they depend on."""
     upstream = upstream_of(images)
     sum((images[name] * v.double()).sum() for name, v in upstream.items()).backward()
     found = {

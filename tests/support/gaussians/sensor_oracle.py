@@ -28,7 +28,7 @@ SCENE = {"means": "means", "quats": "quats", "scales": "scales", "opacities": "o
 DEPTHS = {"D": "depth", "ED": "expected_depth", "d": "hit_distance", "Ed": "expected_hit_distance"}
 REFERENCES = {"angle_to_pixeldist": "angle_to_pixel_distance", "pixeldist_to_angle": "pixel_distance_to_angle"}
 DIRECTIONS = {"cw": "clockwise", "ccw": "counter_clockwise"}
-# Gradients by our names; theirs.
+# The file's names of gradients, by ours.
 LENSES = {
     "lens_radial": "radial_coeffs",
     "lens_tangential": "tangential_coeffs",

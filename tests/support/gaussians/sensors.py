@@ -34,7 +34,7 @@ class Optics:
     domain: str = "monotone"
     reference: str = "angle_to_pixel_distance"
     behind: bool = False
-    # Where a pinhole's Jacobian is clamped, pixels without distortion: the least x and y, and the largest.
+    # Pixels, without distortion, at which a pinhole's Jacobian is clamped: the least x and y, and the largest.
     edges: tuple[tuple[float, float], tuple[float, float]] | None = None
 
 
@@ -199,7 +199,7 @@ def placed_at(slices: Slices, time: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def time_of(exposure: Exposure, pixels: Tensor, width: int, height: int) -> Tensor:
-    """When pixels [.., 2] are exposed."""
+    """The times at which pixels [.., 2] are exposed."""
     rows = exposure.shutter in ("top_to_bottom", "bottom_to_top")
     at, size = (pixels[..., 1], height) if rows else (pixels[..., 0], width)
     backwards = exposure.shutter in ("bottom_to_top", "right_to_left")
@@ -228,10 +228,10 @@ def seen(
         size, edge = torch.tensor([width, height]), margin * torch.tensor([width, height])
         return ((pixels >= -edge) & (pixels < size + edge)).all(-1)
 
-    # Beyond the margin gsplat takes the end of the exposure for the time.
+    # Beyond the margin, gsplat uses the end of the exposure as the time.
     anywhere = exposure.row_time == "continuous" and lens.domain == "monotone"
 
-    # How far beyond the exposure the time of a point is looked for.
+    # The limit beyond the exposure within which the time of a point is sought.
     last_time = 2 + margin if anywhere else math.inf
 
     zeros = torch.zeros(points.shape[:-1], dtype=torch.float64)

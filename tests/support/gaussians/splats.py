@@ -11,7 +11,7 @@ _K = [[40.0, 0, WIDTH / 2], [0, 40, HEIGHT / 2], [0, 0, 1]]
 def splats(
     *batch: int, colors: tuple[int, ...] = (3,), cameras: int = 2, count: int = COUNT
 ) -> dict[str, torch.Tensor]:
-    """The arguments but for the size; `colors` is the shape of what each Gaussian has."""
+    """The arguments except the size; `colors` is the shape of one Gaussian's colours."""
     generator = torch.Generator().manual_seed(2)
     uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
     views = torch.eye(4).repeat(*batch, cameras, 1, 1)

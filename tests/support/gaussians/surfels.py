@@ -86,7 +86,7 @@ def planes_of(
 
 
 def reached_by(planes: Planes, pixels: Tensor, tile: int) -> Tensor:
-    """Which pixels [P, N] lie in tiles that the boxes meet."""
+    """Whether pixels [P, N] lie in tiles that the boxes meet."""
     low = ((planes.centres - planes.radii).detach() / tile).floor() * tile
     high = ((planes.centres + planes.radii).detach() / tile).ceil() * tile
     return ((pixels[:, None] >= low) & (pixels[:, None] < high)).all(-1) & planes.visible
@@ -113,9 +113,9 @@ def render_surfels(
     motion: Tensor | None = None,
     moved: int = 0,
 ) -> dict[str, Any]:
-    """The images [H, W, ..] by name, `stable` [H, W], where every branch has a margin, and what each Gaussian is.
+    """The images [H, W, ..] by name, `stable` [H, W], where every branch has a margin, and results of each Gaussian.
 
-    The rigid motion [4, 4] is that of the first `moved` Gaussians.
+    The first `moved` Gaussians have the rigid motion [4, 4].
     """
     pixels = pixel_centres(width, height, 0.5)
     turn, shift = _motions(len(scene["means"]), motion, moved)
@@ -138,7 +138,7 @@ def render_surfels(
     colors = scene.get("colors")
     if colors is None:
         eye = -torch.linalg.inv(camera.rotation) @ camera.translation
-        # Seen from the slices' own frames.
+        # Directions are those in the slices' own frames.
         offsets = scene["means"] - (turn.mT @ (eye - shift)[..., None])[..., 0]
         colors = seen_colors(scene["sh"], offsets, torch.zeros(3, dtype=torch.float64), degree)[0]
     color = weights @ colors[order]

@@ -1,4 +1,4 @@
-"""Builds a mesh as the worker does, in a process of its own: prints what it took at most, and what was counted.
+"""Builds a mesh as the worker does, in a process of its own: prints its peak memory, and the predicted memory.
 
 `python -m support.meshes.build_memory KIND` prints the kind's bytes per face.
 """
@@ -30,7 +30,7 @@ _ROWS = 500
 
 
 def mesh_of(kind: str, rows: int) -> MeshShape:
-    """Two tori: "plain", of which one is "turned" inside out, or "in a room", which is open and winds against them."""
+    """Two tori: "plain", one of them "turned" inside out, or both "in a room", which is open and winds against them."""
     one, other = shapes.torus(rows, rows), shapes.moved(shapes.torus(rows, rows), (5.0, 0.0, 0.0))
     if kind == "turned":
         other = shapes.turned_inside_out(other)
@@ -41,7 +41,7 @@ def mesh_of(kind: str, rows: int) -> MeshShape:
 
 
 class Counted:
-    """The memory of the worker, as far as builds know it."""
+    """The worker's memory, reduced to what builds use of it."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -53,7 +53,7 @@ class Counted:
 
 
 def prepared(shape: MeshShape, memory: Any) -> Callable[[], Any]:
-    """Work of a call that has received a mesh, before the device's thread takes it over."""
+    """The work of a call that has received a mesh, before the device's thread takes over."""
     scene, writer = scene_pb2.Scene(), PayloadWriter()
     scene.mesh.vertices.CopyFrom(writer.add(np.ascontiguousarray(shape.vertices, np.float32)))
     scene.mesh.faces.CopyFrom(writer.add(np.ascontiguousarray(shape.faces, np.int32)))
@@ -82,7 +82,7 @@ def main(kind: str) -> None:
     shape, counted = mesh_of(kind, _ROWS), Counted()
     build = prepared(shape, counted)
     gc.collect()
-    # Makes the most that was resident what is resident now.
+    # Resets the peak of resident memory to the current value.
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     make = build()

@@ -31,7 +31,7 @@ def size_of(case: MeshCase) -> float:
         elif isinstance(one.shape, GridShape):
             sizes.append(float(np.abs(one.shape.distances).max()))
     if any(np.abs(one.pose[:3]).max() > 100 for one in case.placed):
-        # A pose this large moves a shape that is far from its own origin back, so its translation is not counted.
+        # The translation of such a large pose is not counted: it moves back a shape that is far from its own origin.
         sizes = [sizes[1], *(sizes[2:] if sizes[1] > 100 else [])]
     return max(sizes)
 

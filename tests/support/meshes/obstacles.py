@@ -67,7 +67,7 @@ def _look_at_mesh(shape: MeshShape, points: Tensor, sign: str, margin: float) ->
     inside, sure = _inside(signs, points, feet, ("normals" if simple else "winding") if sign == "auto" else sign)
     side = torch.where(inside, -1.0, 1.0).to(points)
     direction = -gap / feet.distance.clamp_min(1e-300)[:, None] * side[:, None]
-    # On the surface the direction to it is undefined; the gradient is the pseudo-normal.
+    # The direction to the surface is undefined on it; the gradient is the pseudo-normal.
     there = torch.nonzero(feet.distance <= 1e-9 * size).flatten()
     gradient = direction.clone()
     if len(there):

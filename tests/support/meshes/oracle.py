@@ -1,4 +1,4 @@
-"""Reads mesh cases that were computed by other programs in double precision, from files outside the repository."""
+"""Reads mesh cases that other programs computed in double precision, from files outside the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reference of what registration finds out about the connected components of a mesh, in float64."""
+"""A reference, in float64, of what registration reports about the connected components of a mesh."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from support.meshes.case import Doubles, MeshShape, Whole
 from support.meshes.signs import winding_of
 from support.meshes.topology import Facts, Surveyed, surveyed
 
-# Boxes that are nearer than this fraction of the mesh's extent meet.
+# Boxes nearer to each other than this fraction of the mesh's extent meet.
 TOUCH = 1e-5
-# Weights of the corners of a face, for places on it; and about how many faces of a part are looked at.
+# Places on a face, as weights of its corners; and about how many faces of a part are examined.
 MOST_FACES = 60
 PLACES = np.array([[1 / 3, 1 / 3, 1 / 3], [0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]])
 
@@ -39,7 +39,7 @@ class Parts:
 
         def root(face: int) -> int:
             while above[face] != face:
-                # Later walks are half as long.
+                # Path halving: later walks are half as long.
                 above[face] = above[above[face]]
                 face = above[face]
             return face
@@ -90,7 +90,7 @@ class Parts:
 
     @functools.cached_property
     def turned(self) -> list[bool]:
-        """Whether a part is inside out. A cavity winds against what is around it."""
+        """Whether each part is inside out. A cavity winds against the part around it."""
         if not any(self.negative):
             return [False] * self.count
         return [solid and self._is_turned(part) for part, solid in enumerate(self.solid)]
@@ -99,7 +99,7 @@ class Parts:
         points = np.einsum("pc,fcx->fpx", PLACES, self.corners[part]).reshape(-1, 3)
         larger = [other for other in range(self.count) if self.sizes[other] > self.sizes[part]]
         around = [np.round(self.winding(points, other)) for other in larger]
-        # Parts all around it; open ones that look inward are rooms.
+        # Counts the parts all around it; open parts that look inward are rooms.
         winding = sum(
             int(found[0])
             for other, found in zip(larger, around, strict=True)

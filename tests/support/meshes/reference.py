@@ -194,7 +194,7 @@ class ExactScene:
             distances = self.per_instance if per_instance else self.nearest
             values = self.cost if name == "cost" else distances["distance"]
             weights = torch.from_numpy(np.asarray(given, np.float64)).reshape(values.shape)
-            # Where nothing is found the distance is a constant.
+            # The distance is a constant for rows where nothing is found.
             loss = loss + (torch.where(weights != 0, values, 0.0).nan_to_num(posinf=0.0) * weights).sum()
         inputs = {"spheres": self.spheres, "poses": self.poses, "weight": self.weight}
         if not loss.requires_grad:

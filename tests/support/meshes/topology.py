@@ -16,7 +16,7 @@ from support.meshes.case import Doubles, MeshShape, Whole
 
 @dataclass
 class Facts:
-    """A report. Edges are those of the kept faces; `parts.facts_of` fills in what it says about components."""
+    """A report. Edges are those of the kept faces; `parts.facts_of` fills in the facts about components."""
 
     vertices: int
     faces: int
@@ -71,7 +71,7 @@ class Surveyed:
                 kept.append(int(number))
         self.duplicates = duplicates
         self._keep(corners, kept)
-        # Repetitions stay where edges would have three faces without them, and none has one.
+        # Repeated faces stay if edges would have three faces without them, and no edge has a single face.
         counts = {len(faces) for faces in _edges_of(self.faces).values()}
         if len(kept) < len(whole) and min(counts) > 1 and max(counts) > 2:
             self._keep(corners, whole)
@@ -79,7 +79,7 @@ class Surveyed:
             self._drop_backs(corners)
 
     def _drop_backs(self, corners: Whole) -> None:
-        """Drops the later faces of groups in which each has one that looks the other way, if the others are closed."""
+        """Drops later faces of groups that pair each face with one that looks the other way, if the rest is closed."""
         groups = self._groups(corners)
         dropped: list[int] = []
         for members in groups:
@@ -95,13 +95,13 @@ class Surveyed:
             self._keep(corners, sorted({*self.numbers.tolist()} - {*dropped}))
 
     def _groups(self, corners: Whole) -> list[list[int]]:
-        """The kept faces, by what they share vertices with."""
+        """The kept faces, grouped by shared vertices."""
         above: dict[int, int] = {}
 
         def root(vertex: int) -> int:
             above.setdefault(vertex, vertex)
             while above[vertex] != vertex:
-                # Later walks are half as long.
+                # Path halving: later walks are half as long.
                 above[vertex] = above[above[vertex]]
                 vertex = above[vertex]
             return vertex
@@ -131,7 +131,7 @@ class Surveyed:
 
     @cached_property
     def edges(self) -> dict[tuple[int, int], list[tuple[int, bool]]]:
-        """By two ascending vertices: the faces of the edge, and whether each traverses it in that order."""
+        """The faces of each edge, by its two ascending vertices, and whether each face traverses it in that order."""
         return _edges_of(self.faces)
 
     @cached_property

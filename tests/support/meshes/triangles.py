@@ -35,7 +35,7 @@ class Feet:
 def shares_of(point: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Barycentric coordinates of the point of each triangle that is closest to its `point`: all [K, 3]."""
     u, v, w = b - a, c - a, point - a
-    # By areas, which avoids the cancellation in a Gram determinant.
+    # Areas avoid the cancellation in a Gram determinant.
     normal = torch.linalg.cross(u, v)
     det = normal.square().sum(-1)
     s, t = (torch.linalg.cross(w, v) * normal).sum(-1), (torch.linalg.cross(u, w) * normal).sum(-1)
@@ -90,7 +90,7 @@ def _closest(points: Tensor, triangles: Tensor, tolerance: float) -> Feet:
     feet = combined(shares, a, b, c)
     distance = (points[rows] - feet).norm(dim=-1)
     least = torch.full((len(points),), torch.inf, dtype=points.dtype).scatter_reduce(0, rows, distance, "amin")
-    # The first of those that have it.
+    # The first of the equally close triangles.
     numbers = torch.where(distance == least[rows], torch.arange(len(rows)), len(rows))
     first = torch.full((len(points),), len(rows)).scatter_reduce(0, rows, numbers, "amin")
     foot = feet[first]

@@ -45,7 +45,7 @@ SIZES = st.integers(0, 5 * MIB)
 
 
 class Caller:
-    """A caller that waits for ever."""
+    """A caller that waits forever."""
 
     def is_active(self) -> bool:
         return True
@@ -326,7 +326,7 @@ _MACHINE = make_machine(
 
 @atexit.register
 def _end() -> None:
-    """The classes of Hypothesis keep this module, and would keep the native queue, beyond the end of Python."""
+    """Ends the native queue, which Hypothesis' classes would otherwise keep with this module beyond Python's end."""
     global _MACHINE
     _MACHINE.executor.close()
     del _MACHINE

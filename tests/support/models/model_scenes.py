@@ -17,7 +17,7 @@ from support.calls.raw_calls import Array, opencv_camera, spec_of, sphere_cloud
 
 CONTENTS, COLORS = 6, 5
 WIDTH, HEIGHT = 24, 16
-# The number of spheres of every third scene, of which only two fit into 2 MiB, and of the other scenes.
+# The number of spheres of every third scene, only two of which fit into 2 MiB, and of the other scenes.
 _LARGE, _SMALL = 25_000, 40
 
 

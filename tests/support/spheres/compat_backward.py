@@ -104,7 +104,7 @@ def _tracked(
     rest = total - weight
     upstream, colors = case.output_gradient[rows, columns], case.colors[sphere]
     others = scaled(rendered.image[rows, columns], total) - scaled(colors, weight)
-    # At a small gamma one sphere has nearly all the weight, and the rest is rounding noise: the gradient then depends
+    # One sphere has nearly all the weight at a small gamma, and the rest is rounding noise: the gradient then depends
     # on the order of operations.
     others = scaled(others, f32(1) / np.maximum(rest, EPS))
     factor = rest * (f32(1) / np.maximum(total * total, EPS))

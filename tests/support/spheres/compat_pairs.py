@@ -18,7 +18,7 @@ class Pairs:
     raw_ray: Floats
     ray: Floats
     centre: Floats
-    # From the point of the ray as far away as the centre, to the centre.
+    # The vector to the centre from the point of the ray at the same distance.
     chord: Floats
     chord_length: Floats
     closeness: Floats

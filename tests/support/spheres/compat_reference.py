@@ -20,7 +20,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class Rendered:
-    """A forward pass: its results and what the backward pass starts from."""
+    """A forward pass: its results, and the inputs of the backward pass."""
 
     image: Floats
     info: Floats

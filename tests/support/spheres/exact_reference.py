@@ -137,7 +137,7 @@ def _blend(
     background = blending.background_depth / gamma
     candidates = torch.where(hit, exponent, -torch.inf)
     floor = background.expand(*hit.shape[:2], 1)
-    # The maximum cancels in every quotient, so that it needs no derivative.
+    # The maximum cancels in every quotient, so it needs no derivative.
     maximum = torch.cat([candidates, floor], -1).amax(-1).detach()
     closeness = 1 - chords.chord / radii
     safe = torch.where(hit, exponent - maximum[..., None], 0.0)

@@ -39,7 +39,7 @@ class Reference:
         return tuple(dict.fromkeys("cameras" if name.startswith("camera") else name for name in self.gradients))
 
     def stacked(self, name: str) -> Doubles:
-        """One field of all frames along a first axis."""
+        """Stacks one field of all frames along a new first axis."""
         return np.stack([getattr(frame, name).detach().numpy() for frame in self.frames])
 
     def calm(self, tolerance: float = 1e-5, depth: float = np.inf) -> NDArray[np.bool_]:
@@ -107,7 +107,7 @@ class ExactScene:
         )
 
     def reference(self, output_gradients: Mapping[str, ArrayLike] | None = None) -> Reference:
-        """The frames, and gradients for these gradients of outputs [C, ...] if there are any."""
+        """The frames, and the gradients given those of outputs [C, ...], if there are any."""
         if not output_gradients:
             return Reference(self.frames, {})
         loss = torch.zeros((), dtype=torch.float64)

@@ -58,7 +58,7 @@ def pulsar_view(
         axes = torch.stack([step_x / pixel, step_y / torch.linalg.vector_norm(step_y), normal])
         film = torch.cat([x - width / 2, y - height / 2], -1) * pixel
         forward = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
-        # Its focal length is 0 by definition, and has no gradient.
+        # The focal length of an orthogonal view is 0 by definition, and has no gradient.
         return View(offsets @ axes.T, forward, None, film, vectors.focal_length.detach())
     rays = vectors.pixel_0_0_center - vectors.eye + x * step_x + y * step_y
     rays = rays / torch.linalg.vector_norm(rays, dim=-1, keepdim=True)

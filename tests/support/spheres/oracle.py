@@ -37,7 +37,7 @@ class OracleCase:
     # The index in the batch, and whether the file holds a batch.
     element: int
     batched: bool
-    # As the caller gave it; the case has the value by which the original replaces 0.
+    # The caller's value; in the case, 0 is replaced as in the original.
     min_depth: float
 
 

@@ -1,4 +1,4 @@
-"""Pulsar's camera parameters as rays, in torch, so that gradients reach them: spec of the original, section 3."""
+"""Pulsar's camera parameters as rays, in differentiable torch: spec of the original, section 3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CameraVectors:
-    """What is derived from camera parameters: three-vectors in the world frame."""
+    """The three-vectors derived from camera parameters, in the world frame."""
 
     eye: Tensor
     pixel_0_0_center: Tensor

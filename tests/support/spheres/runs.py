@@ -70,7 +70,7 @@ def run(
     cameras: Sequence[Camera] | None = None,
     **changes: object,
 ) -> Run:
-    """Forward, and backward if gradients are wanted: for the case's own output gradient unless others are given."""
+    """Runs forward, and backward if gradients are wanted, for the case's output gradient unless others are given."""
     results, state = engine.forward(
         torch.from_numpy(case.positions),
         torch.from_numpy(case.colors),

@@ -34,7 +34,7 @@ def slope(raw: Values, activation: str) -> Values:
 
 @dataclass
 class ReferenceAdam:
-    """One parameter, stepped in float64."""
+    """One parameter, updated in float64."""
 
     raw: Values
     activation: str
@@ -46,7 +46,7 @@ class ReferenceAdam:
         self.first, self.second = np.zeros_like(self.raw), np.zeros_like(self.raw)
 
     def step(self, gradient: Values, number: int, rows: NDArray[np.bool_] | None = None) -> None:
-        """Steps the given rows, or all."""
+        """Updates the given rows, or all."""
         chosen = slice(None) if rows is None else rows
         raw, first, second = self.raw[chosen], self.first[chosen], self.second[chosen]
         g = gradient[chosen] * slope(raw, self.activation)

@@ -1,4 +1,4 @@
-"""A reference of adaptive density control in float64, one operation after the other: grow, prune, copy."""
+"""A reference of adaptive density control in float64, one operation after another: grow, prune, copy."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def growth(rows: Observed, to: Thresholds, extent: float, after_reset: bool, rev
 
 
 def children(parameters: Parameters, split: Tensor, draw: Draw, revised: bool) -> dict[str, Tensor]:
-    """The values of children that are not copies: those of all first children, then of all second ones; float64."""
+    """The float64 values of split children: those of all first children, then of all second ones."""
     rows = split.numpy()
 
     def normals(stream: str) -> Tensor:

@@ -16,7 +16,7 @@ STEPS = 7
 
 
 def _look(chance: random.Random, settings: gaussians_pb2.GaussianSettings, kind: str) -> Any:
-    """Choose how Gaussians look; returns what makes the cameras."""
+    """Chooses how Gaussians are drawn; returns a function that makes the cameras."""
     of = chance.choice(("film", "film", "sensors", "rays", "surfels"))
     if of == "surfels":
         settings.primitive = gaussians_pb2.PRIMITIVE_SURFEL
@@ -37,7 +37,7 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
     count, planes = chance.choice((1, 1, 2, 3)), chance.choice(((), ("mask",), ("depth",), ("mask", "depth")))
     seen = gaussians_pb2.GaussianSettings()
     camera = _look(chance, seen, kind)
-    # Density control needs these.
+    # Parameters that density control needs.
     needed = {"means", "quats", "scales", "opacities"} if kind != "none" else {chance.choice(list(RATES))}
     coefficients = chance.choice((0, 1, 4, 9))
     color = {"colors": 1e-2} if not coefficients else {name: RATES[name] for name in ("sh0", "sh_rest")}
@@ -85,7 +85,7 @@ def with_surfaces(kind: str, planes: Sequence[str] = (), **weights: float) -> Tr
 
 
 def with_everything(kind: str, *, deterministic: bool = False) -> TrainingState:
-    """A training that compares and optimises all that steps without Python can."""
+    """A training that compares and optimises everything that steps without Python support."""
 
     def change(spec: training_pb2.TrainingSpec) -> None:
         spec.gaussians.deterministic = deterministic

@@ -1,4 +1,4 @@
-"""Steps of a training without Python, and the same with it."""
+"""Steps of a training without Python, and the same steps with it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Maker:
         return self.executor.run(lambda: self.steps.control(state, views, 0, LIMITS, call), call)
 
     def all(self, state: TrainingState, views: Sequence[Sequence[int]]) -> tuple[list[Done], int]:
-        """Make all steps, those that need Python with it; returns how many did not."""
+        """Make all steps, with Python those that need it; returns how many did not."""
         done: list[Done] = []
         resident = 0
         while len(done) < len(views):
@@ -85,7 +85,7 @@ class Maker:
 
 @contextmanager
 def maker_of(machine: Any = None, **options: Any) -> Iterator[Maker]:
-    """A maker, whose thread ends with the block."""
+    """A maker whose thread ends with the block."""
     maker = Maker(machine, **options)
     try:
         yield maker
@@ -105,7 +105,7 @@ def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
 
 
 def everything(state: TrainingState) -> dict[str, Any]:
-    """All that a step may change, in bits."""
+    """The bits of everything that a step may change."""
     state.settle()
     found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
     found["views"] = [view.SerializeToString(deterministic=True) for view in state.views.messages]
@@ -116,9 +116,10 @@ def everything(state: TrainingState) -> dict[str, Any]:
 def failures_without_room(
     maker: Maker, state: TrainingState, expected: TrainingState, limit: Callable[[int], object] = lambda room: None
 ) -> int:
-    """Give a step more and more memory until it is made; returns how often it failed, which must change nothing.
+    """Give a step more and more memory until it succeeds; returns how often it failed. Failures must change nothing.
 
-    The step is then that of `expected`, a state alike. `limit` limits memory on the device's thread.
+    The result must equal that of `expected`, which starts as an equal state. `limit` limits memory on the device's
+    thread.
     """
     maker.all(state, [[0], [1]])
     for each in ([0], [1]):

@@ -26,7 +26,7 @@ class Lesson:
         return [np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8) for picture in pictures]
 
     def wrapped(self, client: Client, **settings: Any) -> list[TargetImage]:
-        """The same as values."""
+        """The target images as values."""
         return [TargetImage(picture) for picture in self.target_images(client, **settings)]
 
 
@@ -39,7 +39,7 @@ def cameras(count: int = 4) -> list[Camera]:
 
 
 def gaussian_lesson(count: int = 200, degree: int | None = 1, seed: int = 0) -> Lesson:
-    """Gaussians in a ball, and the same ones at random moved and resized, with other colours."""
+    """Gaussians in a ball, and the same Gaussians randomly moved and resized, with other colours."""
     generator = np.random.default_rng(seed)
 
     def scene(shift: float) -> Gaussians:
@@ -64,7 +64,7 @@ def gaussian_lesson(count: int = 200, degree: int | None = 1, seed: int = 0) -> 
 
 
 def sphere_lesson(count: int = 150, seed: int = 0) -> Lesson:
-    """Spheres in a ball, and the same ones at random moved and resized, with other colours."""
+    """Spheres in a ball, and the same spheres randomly moved and resized, with other colours."""
     generator = np.random.default_rng(seed)
     positions = generator.normal(size=(count, 3)) * 0.6
     radii = generator.uniform(0.08, 0.2, size=count)

@@ -24,7 +24,7 @@ from support.calls.raw_training import RATES
 
 SIZE = (24, 16)
 LIMITS = Limits.of(Config())
-# At steps 2 and 4 rows come and go, at 3 opacities are cut.
+# Rows are added and removed at steps 2 and 4, opacities are reset at step 3.
 DENSITIES: dict[str, density_pb2.DensityControl | None] = {
     "none": None,
     "adaptive": density_pb2.DensityControl(
@@ -41,7 +41,7 @@ EVERYTHING = {**RATES, "poses": 1e-3, "intrinsics": 1e-3, "exposures": 1e-2}
 
 
 class Wanted:
-    """A call that nobody ends."""
+    """A call that is never ended."""
 
     def __init__(self) -> None:
         self.times = StageTimes()
@@ -60,10 +60,10 @@ def state_of(
     planes: Sequence[str] = (),
     camera: Callable[..., camera_pb2.Camera] = opencv_camera,
 ) -> TrainingState:
-    """A training of few Gaussians, by default one that optimises everything, with a spec that `change` changes.
+    """A training of few Gaussians; by default it optimises everything, and `change` may change its spec.
 
-    `levels`: target images are uint8. With 0 coefficients there are colours instead of harmonics. `planes` are what
-    target images have beside colours.
+    With `levels`, target images are uint8. With 0 coefficients there are colours instead of harmonics. `planes` are
+    what target images have besides colours.
     """
     known = gaussian_cloud(40, coefficients=coefficients)
     cloud = {name: torch.from_numpy(array) for name, array in known.items()}
@@ -88,7 +88,7 @@ def state_of(
 
 
 def picture(generator: np.random.Generator, planes: Sequence[str], *, levels: bool) -> dict[str, torch.Tensor]:
-    """A target image; of its depths a fifth is unknown, of its mask a third is 0."""
+    """A target image; a fifth of its depths is unknown, a third of its mask is 0."""
     color = torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32))
     tensors = {"color": (color * 255).round().to(torch.uint8) if levels else color}
     mask, depth = (torch.from_numpy(generator.random((SIZE[1], SIZE[0]), np.float32)) for _ in range(2))
@@ -101,7 +101,7 @@ def picture(generator: np.random.Generator, planes: Sequence[str], *, levels: bo
 
 
 def sensor_camera(width: int, height: int, x: float = 0.0) -> camera_pb2.Camera:
-    """A fisheye with a rolling shutter that moves."""
+    """A moving fisheye camera with a rolling shutter."""
     camera = camera_pb2.Camera(width=width, height=height)
     sensor = camera.sensor
     sensor.shutter = camera_pb2.SHUTTER_TOP_TO_BOTTOM

@@ -7,12 +7,12 @@ import numpy as np
 from lumigrad.client import Camera, Gaussians
 from support.training.scenes import Lesson
 
-# Values of a Gaussian of degree 1 with moments, and what its logarithms and logits are of.
+# Bytes of a Gaussian of degree 1: its values with moments, and the activated scales and opacity.
 ROW_BYTES = 4 * (3 * (3 + 4 + 3 + 1 + 12) + 4)
 
 
 def street_lesson(count: int = 20_000, seed: int = 0) -> Lesson:
-    """Gaussians of degree 1 on a disc, in random order, and the same ones moved, resized and with other colours."""
+    """Gaussians of degree 1 on a disc, in random order, and the same Gaussians moved, resized and recoloured."""
     generator = np.random.default_rng(seed)
     angles, distances = generator.uniform(0, 2 * np.pi, count), 12 * np.sqrt(generator.uniform(0.2, 1, count))
     means = np.stack([distances * np.cos(angles), generator.uniform(-1, 1, count), distances * np.sin(angles)], axis=1)
@@ -40,7 +40,7 @@ def _outwards(angle: float) -> Camera:
 
 
 def assert_equal(found: object, expected: object) -> None:
-    """Both are Gaussians, with the same bits."""
+    """Fails unless both are Gaussians with the same bits."""
     assert isinstance(found, Gaussians) and isinstance(expected, Gaussians)
     for name, tensor in expected.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], tensor, name)

@@ -56,7 +56,7 @@ def _runs(process: WorkerProcess) -> bool:
 
 
 def wait_until_released(processes: Iterable[WorkerProcess]) -> None:
-    """Wait until the calls of all workers that run have released their resources; an AssertionError otherwise."""
+    """Wait until the calls of all running workers have released their resources; raises an AssertionError otherwise."""
     for training in list(RawTraining.all):
         training.close()
     for process in filter(_runs, processes):
@@ -68,7 +68,7 @@ def wait_until_released(processes: Iterable[WorkerProcess]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Fails the test whose calls leave something behind in a worker."""
+    """Fails the test if its calls leave something behind in a worker."""
     from support.workers.worker import WorkerProcess
 
     yield

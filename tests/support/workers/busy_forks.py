@@ -20,18 +20,18 @@ from lumigrad.client import Client, Gaussians, LumigradError
 from lumigrad.client.base.forks import is_in_grpc
 from support.workers.client_load import CAMERA
 
-# Children of each kind: gRPC's handling of forks would end one of twenty, or more.
+# Children of each kind: gRPC's handling of forks would end at least one of twenty.
 CHILDREN = 20
 
 
 def in_children(work: Callable[[], None]) -> None:
-    """Do something in forked processes, one after the other."""
+    """Do something in forked processes, one after another."""
     for _ in range(CHILDREN):
         child = os.fork()
         if child == 0:
             try:
                 work()
-                # Whatever gRPC's threads do in a child, they do soon.
+                # gRPC's threads would act in a child within this time.
                 time.sleep(0.02)
             except BaseException:
                 traceback.print_exc()
@@ -98,7 +98,7 @@ def with_a_trainer(target: str) -> None:
             trainer.close()
 
         in_children(work)
-        # It is the parent's as before.
+        # The parent's trainer works as before.
         assert trainer.step().number == 1
 
 

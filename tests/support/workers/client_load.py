@@ -32,6 +32,6 @@ def renders(client: Client) -> Callable[[], None]:
 
 @contextmanager
 def load(target: str, rate: float = 30.0) -> Iterator[Load]:
-    """Such renders at a fixed rate, with the client's own retries."""
+    """Runs `renders` at a fixed rate, with the client's own retries."""
     with Client(target, timeout_s=120, retry_s=60) as client, Load([renders(client)], rate) as running:
         yield running

@@ -35,7 +35,7 @@ class Machine:
 
     @property
     def is_emulated(self) -> bool:
-        """Whether a test can delay what it does."""
+        """Whether a test can delay the device."""
         return self.name == "emulation"
 
     @contextmanager
@@ -57,7 +57,7 @@ class Machine:
 
 
 EMULATION = Machine("emulation", 300, 48, (40, 200, 48))
-# As many pixels and views as a worker accepts by default.
+# The pixels and views are the most that a worker accepts by default.
 GPU = Machine("gpu", 5000, 256, (50_000, 256, 512))
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 MACHINES = [pytest.param(EMULATION, id=EMULATION.name), pytest.param(GPU, id=GPU.name, marks=NEEDS_GPU)]

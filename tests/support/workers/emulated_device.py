@@ -30,7 +30,7 @@ LOST = "CUDA error: an illegal memory access was encountered"
 
 
 class _Mistakes(list[str]):
-    """Written to the log, where tests look for them."""
+    """A list of mistakes that are written to the log, where tests look for them."""
 
     def append(self, mistake: str) -> None:
         sys.stderr.write(f"mistake: {mistake}\n")
@@ -68,7 +68,7 @@ def _use_emulation(native: Any) -> None:
         engines: Any = PerDevice("device", lambda engine=engine: engine(native, 0, lambda: 0), lambda *_: None)
         for module in users:
             module.engine_for = engines
-    # A few small views, so that a call has several launches.
+    # Small launches, so that a call of a few small views has several.
     per_device._LAUNCH_WORK = 10_000
 
 
@@ -82,6 +82,6 @@ copies = _FaultyCopies(native, Faults(Path(os.environ.get(FAULTS, "/nonexistent"
 _use_emulation(native)
 worker.transfer_for = transfer_for
 if FAULTS in os.environ:
-    # Faults are those of the kernels' Python.
+    # Faults are injected into the kernels' Python, which prepared renders would bypass.
     PreparedKinds.add = lambda *_: None  # type: ignore[method-assign]
     importlib.import_module("support.workers.faulty_engines")

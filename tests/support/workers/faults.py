@@ -69,14 +69,14 @@ class FaultyEngine:
     def forward_steps(self, *arguments: Any, **settings: Any) -> Steps[Any]:
         faults = self._faults
         if faults.strike("crash") or (faults.is_armed("poison") and POISON in arguments[2]):
-            # In this very thread: a signal to the process may reach another one, and this one would answer meanwhile.
+            # A signal to the process could reach another thread while this one answers.
             signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
         if faults.strike("sticky"):
             while faults.is_armed("not yet"):
                 time.sleep(0.01)
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if faults.strike("assert"):
-            # On a GPU alone, a real one.
+            # A real failed assertion, which needs a GPU.
             torch.zeros(1, device="cuda")[torch.tensor([1], device="cuda")].item()
         if faults.strike("error"):
             raise RuntimeError("something passes")
@@ -87,7 +87,7 @@ class FaultyEngine:
         if faults.strike("hang"):
             time.sleep(_LONG_SECONDS)
         if faults.strike("hold"):
-            # A PyDLL keeps Python's lock: no other thread of the process runs meanwhile.
+            # A PyDLL keeps Python's lock, so no other thread of the process runs meanwhile.
             ctypes.PyDLL(None).sleep(_LONG_SECONDS)
         return (yield from self._engine.forward_steps(*arguments, **settings))
 

@@ -38,7 +38,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def look_up(self: Lookup, kind: Any) -> Any:
-    """Native code has no faults: what it would draw is left to the engine, as if it had failed."""
+    """Finds nothing while faults are armed, since native code has none: renders are left to the engine."""
     return None if faults.are_armed else find(self, kind)
 
 

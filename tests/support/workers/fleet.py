@@ -1,4 +1,4 @@
-"""Several small workers, and operations of a client of all of them: storing many scenes, finding each one's worker."""
+"""Several small workers, and operations of a client of all of them: storing many scenes, and finding their workers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def homes(client: Client, handles: Sequence[SceneHandle]) -> list[str]:
 
 
 def puts(worker: WorkerProcess) -> float:
-    """The number of scenes that were newly stored there."""
+    """The number of scenes that were newly stored on a worker."""
     return worker.metric("lumigrad_scene_puts_total", result="stored")
 
 

@@ -1,4 +1,4 @@
-"""A process that makes one call again and again, several at a time, until it is ended."""
+"""A process that repeats a call, several at a time, until it is killed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import grpc
 
 
 class Flood:
-    """A process of its own, so that what it costs is not time of the test's interpreter."""
+    """A separate process, so that its work takes no time of the test's interpreter."""
 
     def __init__(self, target: str, token: str, path: str, messages: Sequence[bytes], at_once: int) -> None:
-        """Start it, and wait until the first call has ended. `path` is that of the method."""
+        """Start the process, and wait until the first call has ended. `path` is that of the method."""
         command = [sys.executable, "-m", "support.workers.flood", target, token, path, str(at_once)]
         self._process = subprocess.Popen(
             command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,6 +1,6 @@
-"""Processes of `lumigrad` forked from one that has loaded everything: imports take a process two seconds.
+"""Processes of `lumigrad` forked from one that has loaded everything, since imports take a process two seconds.
 
-A supervisor that runs in one forks its fork server, too, where it would otherwise execute another program.
+A supervisor that runs in a forked process also forks its fork server, instead of executing another program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TESTS = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 18
 # The environment variable that holds the folder of the faults that workers meet.
 FAULTS = "LUMIGRAD_TEST_FAULTS"
-# Modules that take a command longer to import than it takes to run. Optional packages are among them.
+# Modules that take longer to import than the command takes to run, optional packages among them.
 _IMPORTED_LATE = (
     "encodings.idna",
     "grpc._channel",
@@ -41,12 +41,12 @@ _IMPORTED_LATE = (
     "scipy.spatial",
     "tqdm",
 )
-# Set: a worker without a supervisor has the emulated device.
+# If set, a worker without a supervisor has the emulated device.
 EMULATED = "LUMIGRAD_TEST_EMULATED"
 
 
 class ForkedProcess:
-    """A running `lumigrad`, with what tests use of `subprocess.Popen`; standard output and error are pipes of text."""
+    """A running `lumigrad`, with the parts of `subprocess.Popen` that tests use; its outputs are pipes of text."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class ForkedProcess:
         environment: dict[str, str] | None = None,
         before: Sequence[str] = (),
     ) -> None:
-        """Start `lumigrad` with these arguments, in a folder and an environment, or in this process's.
+        """Start `lumigrad` with these arguments, in a folder and an environment, by default those of this process.
 
-        What libraries read from the environment when they are loaded has no effect. The statements `before` are run
-        first: they change the process, and the processes that it forks.
+        Variables that libraries read when they are loaded have no effect. The statements `before` are run first: they
+        change the process and those that it forks.
         """
         ends = [os.pipe() for _ in range(3)]
         try:
@@ -75,7 +75,7 @@ class ForkedProcess:
                 os.close(writing)
         output, error, self._status = (reading for reading, _ in ends)
         self.stdout, self.stderr = os.fdopen(output, encoding="utf-8"), os.fdopen(error, encoding="utf-8")
-        # Not before, because threads may be waiting for it.
+        # Closed no earlier, because threads may be waiting for it.
         weakref.finalize(self, os.close, self._status)
         self.returncode: int | None = None
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class ForkedProcess:
             selector.register(self._status, selectors.EVENT_READ)
             if not selector.select(timeout):
                 raise subprocess.TimeoutExpired("lumigrad", timeout or 0.0)
-        # One of several threads that wait reads it.
+        # The first of several waiting threads reads the code.
         with self._lock:
             if self.returncode is None:
                 self.returncode = int(os.read(self._status, _MESSAGE_BYTES))
@@ -101,7 +101,7 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            # The server may have noticed its end, and not said so yet.
+            # The server may have noticed the end without having reported it yet.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -136,7 +136,7 @@ def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 class _ForkServer:
-    """The handle on the process that forks; it ends, and kills what it forked, when this process does."""
+    """The handle on the process that forks; that process ends, and kills its children, when this one ends."""
 
     def __init__(self) -> None:
         self._line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -146,13 +146,14 @@ class _ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=_TESTS,
-                # As the command line and the supervisor set it, which comes too late in a process that has loaded gRPC.
+                # The setting of the command line and the supervisor, which comes too late in a process that has loaded
+                # gRPC.
                 env={**os.environ, "GRPC_VERBOSITY": "NONE"},
                 pass_fds=[its.fileno()],
             )
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Have it fork a process that writes to standard output, to standard error and at last its exit code."""
+        """Fork a process that writes to standard output, standard error and, at the end, its exit code."""
         socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
         return int(self._line.recv(_MESSAGE_BYTES))
 
@@ -175,7 +176,7 @@ class _Server:
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Where each child's exit code is to be written.
+        # The descriptors to which the children's exit codes are written.
         self._statuses: dict[int, int] = {}
         self._own = [self._signals, writing, line.fileno()]
 
@@ -221,7 +222,7 @@ class _Server:
 
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], before: str) -> NoReturn:
-    """Be that command, in this process."""
+    """Run the command in this process."""
     code = 1
     try:
         os.chdir(folder)
@@ -245,7 +246,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], befo
 
 
 class _LoadedForkServer:
-    """A supervisor's fork server, with what it uses of `subprocess.Popen`; like a program, it keeps no descriptor."""
+    """A supervisor's fork server, with the used part of `subprocess.Popen`. Like a program, it keeps no descriptor."""
 
     def __init__(self, command: Sequence[str], stdin: int, env: dict[str, str], *, start_new_session: bool) -> None:
         assert command == fork_server.COMMAND
@@ -285,7 +286,7 @@ class _LoadedForkServer:
 
 
 if __name__ == "__main__":
-    # Loaded before the first fork, with what commands import only when they are run.
+    # Modules that commands import only when they are run, loaded before the first fork.
     for _name in _IMPORTED_LATE:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(_name)

@@ -59,7 +59,7 @@ class StandInCall:
 
 
 class Asked:
-    """Work that was asked of an executor from a thread of its own."""
+    """Work for an executor, requested on a thread of its own."""
 
     def __init__(self, executor: DeviceExecutor, *arguments: Any) -> None:
         self.result: Any = None
@@ -88,9 +88,9 @@ class Asked:
 
 @contextmanager
 def held(executor: DeviceExecutor, sequence: str | None = None) -> Iterator[None]:
-    """The device is busy for the length of a `with` block: what is asked meanwhile waits.
+    """Keeps the device busy for the length of a `with` block, so that jobs queued meanwhile wait.
 
-    It is so with a job of `sequence`, and with what jobs of that have left to it.
+    The job that does so is of `sequence`.
     """
     go, begun = threading.Event(), threading.Event()
 

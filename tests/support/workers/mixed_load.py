@@ -1,4 +1,4 @@
-"""A mix of all kinds of calls, so that each of a worker's metrics has a value."""
+"""A mix of all kinds of calls, after which each of a worker's metrics has a value."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from support.workers.worker import WorkerProcess, worker
 
 TENANTS = ("alice", "bob")
 TOKENS = {tenant: f"{tenant}-0123456789abcdef" for tenant in TENANTS}
-# Two of the larger scenes fit into memory; all fit into the spool.
+# Two of the larger scenes fit into memory, and all into the spool.
 LIMITS = ("--max-payload-mib", "1", "--scene-mib", "2", "--spool-mib", "256")
 
 
@@ -65,13 +65,13 @@ class ModelWorker:
         return self._killer
 
     def settle(self) -> None:
-        """Wait until a death is over."""
+        """Wait until the worker is back after a kill."""
         if self._killer is not None:
             self._killer.join()
         self.process.health()
 
     def reconnect(self) -> None:
-        """Wait for the process that took the place of another."""
+        """Connect to the process that replaced another."""
         # A channel that has lost its worker would wait longer than this.
         self.process.health()
         self._channel.close()
@@ -84,7 +84,7 @@ class ModelWorker:
 
 
 def noted(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule of a machine that records its steps, because the failure may not occur when hypothesis repeats them."""
+    """A rule of a machine that records its steps, because a failure may not recur when Hypothesis repeats them."""
 
     @functools.wraps(step)
     def take(machine: Any, **arguments: Any) -> Any:
@@ -102,7 +102,7 @@ def noted(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def model_worker(folder: Path, *, has_spool: bool) -> Iterator[ModelWorker]:
-    """One for the length of a `with` block; `folder` is for its files."""
+    """A worker for the length of a `with` block; `folder` is for its files."""
     (folder / "tokens").write_text("".join(f"{name}: {token}\n" for name, token in TOKENS.items()))
     options = ["--tokens-file", str(folder / "tokens"), *(["--spool", str(folder / "spool")] if has_spool else [])]
     # A short crash window, so that the next process starts without delay.

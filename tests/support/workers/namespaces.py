@@ -12,7 +12,7 @@ from support.workers.worker import WorkerProcess
 
 
 def obstacle() -> str:
-    """Why there can be no namespaces here; empty: there can."""
+    """The reason why namespaces are impossible here; empty if they are possible."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -34,7 +34,7 @@ class Network:
     """A bridge on this machine, and machines behind links of their own."""
 
     def __init__(self) -> None:
-        """Makes the bridge, with an address that no other run has."""
+        """Makes the bridge, with an address that no other test run uses."""
         self._tag = f"lg{os.getpid() % 1_000_000}"
         self._prefix = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
         self._machines = 0
@@ -66,7 +66,7 @@ class Network:
 
     def worker(self, number: int, *options: str) -> WorkerProcess:
         """A worker on a machine, with one thread for its kernels."""
-        # Without --insecure a worker does not listen to a network without TLS.
+        # `--insecure` lets a worker listen to a network without TLS.
         public = "--device", "cpu", "--host", self.address(number), "--insecure"
         moved = (
             "import ctypes, os",
@@ -76,7 +76,7 @@ class Network:
         return WorkerProcess(*public, *options, before=moved, variables={"LUMIGRAD_NUM_THREADS": "1"})
 
     def cut(self, number: int) -> None:
-        """Drops all packets of a machine's link, without notification of either side."""
+        """Drops all packets of a machine's link, without notifying either side."""
         _run("ip", "link", "set", self._link(number), "down")
 
     def mend(self, number: int) -> None:

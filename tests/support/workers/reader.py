@@ -19,7 +19,7 @@ class Reader:
     """A process that requests the colours of a stored scene, and pauses after the first message."""
 
     def __init__(self, target: str, scene_id: str, width: int, height: int, token: str = "") -> None:
-        """Start it, and wait until its reply has begun; `token` is sent with the call unless it is empty."""
+        """Start the process, and wait until its reply has begun; a `token` that is not empty is sent with the call."""
         self.request_id = f"reader-{uuid.uuid4().hex}"
         arguments = [target, scene_id, str(width), str(height), self.request_id, token]
         command = [sys.executable, "-m", "support.workers.reader", *arguments]
@@ -30,7 +30,7 @@ class Reader:
         assert self._line() == "reading"
 
     def go_on(self) -> str:
-        """Let it read the rest; returns "done", or the code of the error that ended the call."""
+        """Let the process read the rest; returns "done", or the code of the error that ended the call."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         return self._line()
@@ -46,7 +46,7 @@ class Reader:
 
 
 def main(target: str, scene_id: str, width: str, height: str, request_id: str, token: str) -> None:
-    # On a busy machine gRPC would widen its window by what it estimates, until it holds the whole reply unread.
+    # gRPC would otherwise widen its window on a busy machine, until it holds the whole reply unread.
     client = RawClient(target, [("grpc.http2.bdp_probe", 0)])
     request = render_pb2.RenderRequest(spec=spec_of(opencv_camera(int(width), int(height)), scene_id=scene_id))
     metadata = [("x-request-id", request_id), *([("authorization", f"Bearer {token}")] if token else [])]

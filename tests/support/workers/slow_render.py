@@ -17,12 +17,12 @@ from support.calls.raw_calls import Array, RawClient, opencv_camera, spec_of, sp
 from support.workers.worker import WorkerProcess
 
 VIEWS, SIZE, COUNT = 100, 256, 5000
-# Lists of Gaussians grow with their number and that of the tiles.
+# Fewer Gaussians than spheres, since their lists grow with their number times that of the tiles.
 GAUSSIANS = 1000
 
 
 def large_gaussians(count: int = GAUSSIANS) -> dict[str, Array]:
-    """Nearly transparent primitives, one behind the other, which all contribute."""
+    """Nearly transparent primitives, one behind another, which all contribute."""
     cloud = gaussian_cloud(count, seed=99)
     cloud["scales"] = np.full_like(cloud["scales"], 1.0)
     cloud["opacities"] = np.full_like(cloud["opacities"], 0.005)
@@ -30,10 +30,10 @@ def large_gaussians(count: int = GAUSSIANS) -> dict[str, Array]:
 
 
 class SlowRender:
-    """Calls of a scene in which every pixel blends thousands of spheres, or of Gaussians.
+    """Calls of a scene in which every pixel blends thousands of spheres or Gaussians.
 
-    Each has one large view, since others run between views: it takes the time of several small ones. With `apart` it
-    has those.
+    Each call has one large view that takes the time of several small ones, because other calls run between views. With
+    `apart`, it has the small ones.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class SlowRender:
         self._scene_id = client.put(cloud).scene.scene_id
 
     def request(self, views: int = VIEWS, size: int = SIZE) -> Frame[Any]:
-        """The one message of the call, for a square image with the pixels of so many of that size, or for these."""
+        """The request of one square image with as many pixels as `views` images of `size`, or of those images if
+        `apart`.
+        """
         make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
         side = size if self._apart else round(size * math.sqrt(views))
         cameras = [opencv_camera(side, side)] * (views if self._apart else 1)
@@ -93,7 +95,7 @@ def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float =
 
 
 def worked_seconds(process: WorkerProcess) -> float:
-    """The worker's processor time so far, of which a second of work of all processors counts as one."""
+    """The worker's processor time so far, in seconds of work of all processors."""
     return process.processor_seconds() / len(os.sched_getaffinity(0))
 
 
@@ -104,9 +106,9 @@ def wait_for_work(process: WorkerProcess) -> None:
 
 
 def wait_for_device(process: WorkerProcess) -> None:
-    """Wait until the one call on the device, beside open streams, has kept it busy for a while.
+    """Wait until the one call on the device, besides open streams, has kept it busy for a while.
 
-    The call before it, which has its reply, is counted there until it is recorded.
+    An earlier call counts there until it is recorded, even if its reply has arrived.
     """
     wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
     _wait_for_seconds(process)

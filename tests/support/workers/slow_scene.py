@@ -7,11 +7,11 @@ from typing import Any
 from lumigrad.client import Camera, Spheres
 from support.calls.raw_calls import sphere_cloud
 
-# Each pixel blends thousands of spheres. Without a cancellation this takes ten seconds or more.
+# Each pixel blends thousands of spheres, which takes ten seconds or more unless the call is cancelled.
 CAMERAS = [Camera.look_at((0.0, 0.0, 0.0), (0.0, 0.0, 6.0), up=(0, -1, 0), width=256, height=256)] * 100
 SETTINGS: dict[str, Any] = {"gamma": 1.0, "outputs": ("alpha",), "timeout_s": 120.0}
 
 
 def slow_spheres() -> Spheres:
-    """Spheres one behind the other, in front of the cameras."""
+    """Spheres one behind another, in front of the cameras."""
     return Spheres(**sphere_cloud(5000, radius=1.0, seed=99))

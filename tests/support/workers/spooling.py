@@ -33,7 +33,7 @@ def wait_until_written(process: WorkerProcess) -> None:
 
 
 def kill(process: WorkerProcess) -> None:
-    """Replace the worker, once it has written all scenes to the spool."""
+    """Kill the worker, and wait for its replacement."""
     restarts = process.log.count("restarts=")
     os.kill(process.worker_pid, signal.SIGKILL)
     process.wait_for_log("restarts=", count=restarts + 1)
@@ -56,7 +56,7 @@ def without_copy(client: Client, scene: SceneHandle) -> SceneHandle:
 
 
 def elsewhere(mount: str) -> tuple[str, ...]:
-    """Statements for a worker for which something else is mounted."""
+    """Statements for a worker that sees other mounts."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
         pytest.skip("this system does not let us mount anything")
     return (

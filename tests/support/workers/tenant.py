@@ -38,5 +38,5 @@ class _Details(
 
 
 def tenant_client(channel: grpc.Channel, token: str) -> RawClient:
-    """A client whose calls have the token."""
+    """A client that sends the token with each call."""
     return RawClient("", channel=grpc.intercept_channel(channel, _Bearer(token)))

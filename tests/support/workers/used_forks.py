@@ -1,6 +1,6 @@
-"""A program that forks after its clients were used: what they can do in its children.
+"""A program that forks after its clients were used, and checks what they can do in the children.
 
-Run as `python -m support.workers.used_forks CASE HOST:PORT`, so that no other library's threads are forked, too.
+Run as `python -m support.workers.used_forks CASE HOST:PORT`, so that no other library's threads are forked.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lumigrad.client.base.forks import is_in_grpc
 from lumigrad.client.default import default_client
 from support.workers.client_load import CAMERA, cloud
 
-# How long a child may take; it prints where it stands before it is ended.
+# The time limit of a child; its stack is printed before it is ended.
 SECONDS = 100.0
 
 
 def in_child(work: Callable[[], None]) -> None:
     """Do something in a forked process."""
-    # On a busy machine gRPC's thread of a call that has just ended takes a while to leave it.
+    # gRPC's thread of a finished call takes a while to end on a busy machine.
     while any(map(is_in_grpc, sys._current_frames().values())):
         time.sleep(0.01)
     child = os.fork()
@@ -53,7 +53,7 @@ def connection(target: str) -> None:
 
         def work() -> None:
             assert np.array_equal(client.render(handle, CAMERA).color, frame.color)
-            # The forward state is the parent's, and stays so: here it is computed again.
+            # The forward state stays in the parent; here it is computed again.
             assert np.array_equal(frame.backward(upstream, release=True).positions, expected.positions)
             frame.release()
             assert client.info().contexts == 1

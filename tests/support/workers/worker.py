@@ -32,7 +32,7 @@ _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 
 class WorkerProcess:
-    """One `lumigrad serve` process, which listens on `target` once the constructor returns."""
+    """A `lumigrad serve` process, which listens on `target` once the constructor returns."""
 
     # All started processes.
     all: ClassVar[weakref.WeakSet[WorkerProcess]] = weakref.WeakSet()
@@ -52,13 +52,13 @@ class WorkerProcess:
         command: Sequence[str] = (LUMIGRAD, "serve"),
         before: Sequence[str] = (),
     ):
-        """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
+        """Start the process and wait until it answers; raises a RuntimeError with its log if it ends instead.
 
-        `variables` are set for it; an `environment` of its own, which may matter to what is loaded, takes it seconds.
-        `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
-        worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder. One
-        without a supervisor may be `emulated`: its device is the emulation of CUDA, and it meets faults, too. The
-        statements `before` change the process before it serves, and those that it forks.
+        `variables` are added to its environment. A separate `environment`, for variables that matter when modules are
+        loaded, delays the start by seconds. `credentials` are for a worker with TLS, `metrics_context` for one whose
+        metrics have TLS. `process` is the worker or, if `supervised`, its supervisor. Faults armed in the folder
+        `faults` occur in the supervisor's workers, or in an `emulated` worker, which has no supervisor and runs on the
+        emulation of CUDA. The statements `before` change the process before it serves, and those that it forks.
         """
         self.options = options
         self._credentials = credentials
@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def worker_pid(self) -> int:
-        """The process that serves under the supervisor, the newest one."""
+        """The newest process that serves under the supervisor."""
         return int(re.findall(r"worker started .*pid=(\d+)", self.log)[-1])
 
     def metrics(self) -> str:
@@ -103,18 +103,18 @@ class WorkerProcess:
             return response.read().decode()
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples with these labels, 0 if there are none yet."""
+        """The sum of the samples with these labels; 0 if there are none yet."""
         wanted = {f'{key}="{value}"' for key, value in labels.items()}
         found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", self.metrics(), re.M)
         return sum(float(value) for each, given, value in found if each == name and wanted <= set(given.split(",")))
 
     def processor_seconds(self) -> float:
-        """The processor time that it has taken so far: unlike the time, that does not depend on other work here."""
+        """The processor time of the process so far, which, unlike elapsed time, does not depend on other work here."""
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
 
     def channel(self) -> grpc.Channel:
-        """A channel to it."""
+        """A channel to the worker."""
         if self._credentials is None:
             return grpc.insecure_channel(self.target)
         return grpc.secure_channel(self.target, self._credentials)
@@ -134,7 +134,7 @@ class WorkerProcess:
             time.sleep(0.02)
 
     def wait_for_log(self, text: str, seconds: float = 60.0, count: int = 1) -> None:
-        """Wait until the log contains a text, so many times."""
+        """Wait until the log contains a text `count` times."""
         until = time.monotonic() + seconds
         while self.log.count(text) < count:
             if time.monotonic() > until:
@@ -187,10 +187,10 @@ class WorkerProcess:
 def worker(
     *options: str, tokens: Mapping[str, str] | None = None, is_balanced: bool = True, **settings: Any
 ) -> Iterator[WorkerProcess]:
-    """A worker for the length of a `with` block; fast to drain.
+    """A worker that drains fast, for the length of a `with` block.
 
-    `tokens` are those of its tenants, by name. If it runs at the end of the block, all calls must have released their
-    resources; `is_balanced=False` if the metrics that say so are not at 127.0.0.1.
+    `tokens` are those of its tenants, by name. If it still runs at the end of the block, all calls must have released
+    their resources; pass `is_balanced=False` if the metrics are not at 127.0.0.1.
     """
     with tempfile.TemporaryDirectory() as folder:
         if tokens is not None:

@@ -1,4 +1,4 @@
-"""Fixtures for what only CUDA devices have, and for references in torch."""
+"""Fixtures for tests of CUDA devices, and for references in torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREAD_SEEDS = 16
 
 @pytest.fixture
 def emulated_cuda() -> Iterator[CudaDevice]:
-    """The emulated device, put back in order afterwards."""
+    """The emulated device, reset afterwards."""
     cuda = cuda_devices.emulated()
     yield cuda
     cuda.native.fail_allocations(0)
@@ -30,7 +30,7 @@ def emulated_cuda() -> Iterator[CudaDevice]:
 
 @pytest.fixture
 def queue() -> Iterator[Queue]:
-    """A queue whose device's thread runs, for native jobs alone."""
+    """A queue for native jobs, with a running device thread."""
     made = Queue(8, 8, 0)
     thread = threading.Thread(target=made.take, daemon=True)
     thread.start()
@@ -41,7 +41,7 @@ def queue() -> Iterator[Queue]:
 
 @pytest.fixture
 def keep_threads() -> Iterator[None]:
-    """Afterwards the CPU has as many threads as before."""
+    """Restores the CPU's number of threads afterwards."""
     before = _native.thread_count()
     yield
     _native.set_thread_count(before)
@@ -49,7 +49,7 @@ def keep_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _as_on_hardware(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The emulated device works as late and computes as roughly as a GPU may; with `--whole` also in another order."""
+    """Makes the emulated device as late and imprecise as a GPU may be; with `--whole`, also in another thread order."""
     if "emulation" not in request.node.name and "emulated_cuda" not in request.fixturenames:
         yield
         return
@@ -64,7 +64,7 @@ def _as_on_hardware(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`thread_seed` is an order of threads; with `--whole` there are more of them."""
+    """Parametrizes `thread_seed`, the seed of an order of threads; `--whole` adds more seeds."""
     if "thread_seed" in metafunc.fixturenames:
         whole = metafunc.config.getoption("whole")
         metafunc.parametrize("thread_seed", range(1, 1 + THREAD_SEEDS) if whole else (1, 7))
@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(params=["emulation", pytest.param("gpu", marks=pytest.mark.gpu)])
 def cuda(request: pytest.FixtureRequest) -> CudaDevice:
-    """The emulated device, and a GPU where there is one."""
+    """The emulated device, and a GPU if there is one."""
     if request.param == "gpu":
         return cuda_devices.gpu()
     device: CudaDevice = request.getfixturevalue("emulated_cuda")
@@ -87,6 +87,6 @@ def cuda(request: pytest.FixtureRequest) -> CudaDevice:
     ]
 )
 def density_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Density control runs on one machine after the other, and each instruction set of the CPU; tensors go here."""
+    """The tensors' device; a test runs on each machine for density control and with each instruction set of the CPU."""
     with MACHINES[request.param]() as device:
         yield device

@@ -1,4 +1,4 @@
-"""Which device is chosen, and what is said where a GPU cannot be used."""
+"""The choice of a device, and the errors if a GPU cannot be used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Gpu:
 
 @dataclass
 class Probe:
-    """What the native module says of a machine; a test changes it."""
+    """Results of the native module's probe, which a test changes."""
 
     driver: int = 13000
     runtime: int = 13000
@@ -29,7 +29,7 @@ class Probe:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Probe:
-    """A machine with a driver, without GPUs, whose torch sees as many as there are."""
+    """A machine with a driver and no GPUs at first; torch sees the GPUs of the probe."""
     probe = Probe()
     monkeypatch.setattr(_native, "CUDA_BUILT", True)
     monkeypatch.setattr(_native, "CUDA_ARCHITECTURES", "80,90-real")

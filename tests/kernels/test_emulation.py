@@ -1,4 +1,4 @@
-"""The emulation of a CUDA block computes what a GPU would, and says where a kernel does what a GPU leaves undefined."""
+"""The emulation of a CUDA block computes what a GPU would, and reports what a GPU leaves undefined."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -124,7 +124,7 @@ def test_undefined_behaviour_is_an_error(checks: ModuleType, kernel: str, argume
 )
 def test_deferred_work_shows_what_does_not_wait(checks: ModuleType, program: str, value: int, found: int) -> None:
     run = getattr(checks, program)
-    # At once, the faulty program gives the same as the right one.
+    # Without deferral, the faulty program has the same result as the right one.
     assert (run(True), run(False)) == (value, value)
     checks.set_deferred(True)
     assert (run(True), run(False)) == (value, found)

@@ -1,4 +1,4 @@
-"""What calls of the engines leave out, so that they cost the host little: `tests.benchmarks.host_costs` measures it."""
+"""Work that calls of the engines avoid to cost the host little; `tests.benchmarks.host_costs` measures the costs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, counts: C
 
 
 def test_no_call_hands_over_arrays_by_python(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Tensor.__dlpack__` takes longer than all else of an argument."""
+    """`Tensor.__dlpack__` takes longer than everything else that is done with an argument."""
     with device.engines():
         calls = host_costs.calls_of(device)
         counts: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def test_no_call_hands_over_arrays_by_python(device: Device, monkeypatch: pytest
         for call in calls.values():
             call(0)
         if device.name == "emulation":
-            # The engines end with this block, and no work may refer to them any more.
+            # The engines end with this block, and no pending work may refer to them afterwards.
             emulation.load("_emulation").synchronize()
     assert not counts
 
@@ -78,7 +78,7 @@ def test_views_and_settings_of_repeated_calls_are_made_once(monkeypatch: pytest.
 
 
 def test_what_is_kept_of_a_camera_fits_the_scene_and_the_settings() -> None:
-    """One camera sees scenes of several sizes, with several settings, as new cameras do."""
+    """A camera that is used again sees scenes of several sizes, with several settings, as a new camera does."""
     kept, settings = (
         camera(),
         (gaussians.Settings(), gaussians.Settings(pixel_center=0.0), gaussians.Settings(near=5.0)),
@@ -97,7 +97,7 @@ def vars_of(settings: gaussians.Settings) -> dict[str, Any]:
 
 
 def test_one_slice_has_the_poses_of_a_transform_that_moves_nothing() -> None:
-    """To the last bit, also where a number is a negative 0."""
+    """The poses are equal bit for bit, including negative zeros."""
     turned = np.array([[0.0, -0.0, 1.0], [-1.0, 0.0, -0.0], [-0.0, -1.0, 0.0]])
     seen = gaussians.Camera.opencv(20.0, 20.0, 16.0, 8.0, turned, (-0.0, 0.25, 4.0), 32, 16)
     still = [gaussians.Transform(0, 5, np.eye(4))]

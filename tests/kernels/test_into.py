@@ -1,4 +1,4 @@
-"""Outputs that are written to memory which is there before."""
+"""Outputs that are written to memory of the caller."""
 
 from __future__ import annotations
 

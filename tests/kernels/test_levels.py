@@ -15,7 +15,7 @@ from support.levels import extreme_values, levels_of
 @pytest.mark.parametrize("count", [1650, 1651, 1665, 65536, 65537, 200_000])
 def test_images_become_levels(count: int, isa: str) -> None:
     room = torch.full((count + 2,), 77, dtype=torch.uint8)
-    # Neither begins where a register would be aligned.
+    # Neither values nor levels begin at an address that is aligned for registers.
     values = extreme_values(count + 1)[1:]
     with instruction_set(isa):
         write_levels(values, room[1:-1])

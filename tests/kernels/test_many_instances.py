@@ -1,4 +1,4 @@
-"""Shapes and instances that are checked together are those that are checked one by one, and so are the errors."""
+"""Shapes and instances that are checked together, and their errors, equal those that are checked one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOX = meshes.Cuboid((1.0, 2.0, 3.0))
 
 
 def result(make: Any) -> tuple[Any, ...]:
-    """The attributes of what is made, or the text of the error."""
+    """Returns the attributes of the instance that `make` returns, or the parts of its error."""
     try:
         one = make()
     except meshes.ArgumentError as error:

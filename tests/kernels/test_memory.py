@@ -1,4 +1,4 @@
-"""What is kept for the calls to come is given back on request, and what none of them needs after a while."""
+"""Memory that is kept for later calls is released on request, and after a while if no call needs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.wall_clock import WallClock
 CPU = torch.device("cpu")
 LENS = (256, 256, 128, 128)
 MIB = 1 << 20
-# Takes arrays of so many MiB, gives all of them back, and tells how much is held.
+# Allocates arrays of the given sizes in MiB, releases all of them, and prints how much the pool holds.
 HOLDER = """
 import sys
 from lumigrad.kernels import _native
@@ -33,7 +33,7 @@ IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
 def render() -> tuple[torch.Tensor, ...]:
-    """A picture of each engine, and distances; and gradients of the spheres after what was kept has gone."""
+    """Renders with each engine and queries distances; trims memory before the backward pass of the spheres."""
     random = torch.Generator().manual_seed(1)
     positions = torch.rand(5000, 3, generator=random) + torch.tensor([-0.5, -0.5, 4.0])
     radii = torch.full((5000,), 0.02)
@@ -60,7 +60,7 @@ def render() -> tuple[torch.Tensor, ...]:
 
 
 def test_memory_is_given_back_and_calls_go_on_as_before() -> None:
-    # Memory of other tests' cycles would go in the middle.
+    # Garbage of other tests would be collected, and its memory released, in the middle of this one.
     gc.collect()
     trim(CPU)
     before = _native.pool_bytes()

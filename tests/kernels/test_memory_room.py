@@ -1,4 +1,4 @@
-"""A call takes no more memory than its room, says what it asked for, and leaves the next call as it always is."""
+"""A call stays within its memory room, reports how much it asked for, and does not affect the next call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.meshes import shapes
 
 MIB = 1 << 20
 IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-# Each covers the whole image of 16 x 32 tiles.
+# Each primitive covers the whole image of 16 x 32 tiles.
 COUNT, SIZE = 4000, 512
 LISTS = COUNT * (SIZE // 32) * (SIZE // 16) * 4
 Arrays = dict[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""Kernels end early at the request of another thread, and the next call gives what it always gives."""
+"""Kernels stop early at the request of another thread, without an effect on the next call."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_call_stopped_anywhere_leaves_the_next_one_as_it_is(kind: str) -> None:
 
 
 def is_stopped_after(seconds: float, passes: Passes) -> bool:
-    """Whether a request to stop after so long comes before the end."""
+    """Returns whether a request to stop after this time comes before the end."""
     request = StopRequest()
     timer = threading.Timer(seconds, request.make)
     timer.start()
@@ -156,7 +156,7 @@ def test_all_threads_that_work_on_a_call_stop() -> None:
     scene, cameras, engine = gaussian_runs.scene_of(case), gaussian_runs.cameras_of(case), gaussian_engines.cpu()
 
     def seconds(stop_after: float) -> float:
-        """Processor time, to which other work on the machine adds nothing."""
+        """Returns the processor time of a call that is stopped; other work on the machine does not add to it."""
         request, is_done, began = StopRequest(), threading.Event(), time.process_time()
 
         def stop() -> None:
@@ -174,7 +174,7 @@ def test_all_threads_that_work_on_a_call_stop() -> None:
 
     seconds(60.0)
     whole_call = min(seconds(60.0) for _ in range(3))
-    # A thread that went on alone would do the other's part, too.
+    # If only one thread stopped, the other one would do its part of the work too.
     assert min(seconds(0.2 * whole_call) for _ in range(3)) < 0.7 * whole_call
 
 

@@ -1,4 +1,4 @@
-"""The next generation: copies to the bit, children by the formulas, moments that start anew."""
+"""Applied plans: rows are copied bit for bit, children follow the formulas, and their moments start at 0."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_means_move_by_the_formula(density_device: torch.device, count: int) -> 
     tensors = {name: tensor.cpu() for name, tensor in cloud.tensors.items()}
     normals = density_random.normals(DRAW.seed, DRAW.step, STREAM, np.arange(count))[:, :3]
     expected = density_reference.noisy_means(tensors, torch.from_numpy(normals), 80.0)
-    # Besides what the means themselves are rounded to.
+    # The second term allows for the rounding of the means themselves.
     offset = (expected - tensors["means"]).abs()
     assert ((noisy(cloud).double() - expected).abs() <= 6e-6 * offset + 3e-7 * tensors["means"].abs() + 1e-9).all()
 

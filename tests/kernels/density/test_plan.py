@@ -1,4 +1,4 @@
-"""Which rows grow and which go, against a reference that does it step after step."""
+"""Plans of which rows grow and which go, against a step-by-step reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Thresholds, bool]] = {
 
 
 def statistics_of(parameters: Parameters, seed: int = 0) -> Statistics:
-    """Some rows were never seen; about half of the others have a gradient that makes them grow."""
+    """Statistics with some rows that were never seen; about half of the others have gradients that make them grow."""
     count, random = parameters.count, torch.Generator().manual_seed(seed)
     views = torch.randint(0, 5, (count,), generator=random, dtype=torch.int32)
     gradient = torch.rand(count, generator=random) * 4e-4 * views

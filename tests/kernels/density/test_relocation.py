@@ -1,4 +1,4 @@
-"""Dead Gaussians that start again, and those that are added, against a reference; and how they are drawn."""
+"""Relocated dead Gaussians and added ones, against a reference, and the distribution of their sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def opacities_of(parameters: Parameters) -> torch.Tensor:
 
 
 def assert_shared(found: Parameters, old: Parameters, sources: torch.Tensor, counts: torch.Tensor) -> None:
-    """Rows are copies of `sources` of the old ones, those with counts shared, all of them with moments of 0."""
+    """Checks copies of the old rows `sources`: if a row's count is positive, it is shared, and its moments are 0."""
     logits, scales = density_relocation.shared(old.tensors["opacities"], old.tensors["scales"], counts, MIN_OPACITY)
     made_over = counts[sources] > 0
     for name, tensor in old.tensors.items():
@@ -79,7 +79,7 @@ def test_cap_and_growth_bound_what_is_added(density_device: torch.device, cap: i
 
 
 def with_rows(count: int, device: torch.device) -> Parameters:
-    """Gaussians that know which row they were."""
+    """Gaussians with a tensor that holds their row numbers."""
     cloud = gaussians(count, seed=9, device=device)
     rows = torch.arange(count, dtype=torch.float32, device=device)
     return Parameters({**cloud.tensors, "row": rows[:, None].clone()}, cloud.moments)

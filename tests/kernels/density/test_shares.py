@@ -1,4 +1,4 @@
-"""A Gaussian and its shares look alike: equation 9 of 3DGS as MCMC, and what it is for."""
+"""A Gaussian's shares together look like the Gaussian: equation 9 of 3DGS as MCMC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPACITIES = (0.01, 0.2, 0.7, 0.99, 0.999999)
 
 
 def shared(device: torch.device, logits: torch.Tensor, shares: int) -> Parameters:
-    """The first Gaussian, and shares - 1 dead ones that it comes to."""
+    """Relocates `shares` - 1 dead Gaussians to the first one, whose shares all of them become."""
     cloud = gaussians(shares, device=device)
     cloud.tensors["opacities"][:] = -20.0
     cloud.tensors["opacities"][0] = logits

@@ -1,4 +1,4 @@
-"""What the views tell of each row, summed."""
+"""Statistics of each row, summed over views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that make no sense are refused, each by name, with what was expected and what came."""
+"""Invalid arguments are refused, each by name, with the expected and the actual value."""
 
 from __future__ import annotations
 

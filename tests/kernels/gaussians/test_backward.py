@@ -1,4 +1,4 @@
-"""Images, what becomes of each Gaussian, and every gradient against autograd through the float64 reference."""
+"""Images, projected Gaussians and every gradient, against autograd through the float64 reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPARED = (*IMAGES, "contributors", *PROJECTED)
 
 
 def along_the_group(case: GaussianCase, gradients: Doubles) -> Doubles:
-    """Gradients [T, 4, 4] of rigid matrices, for turning and shifting them: [T, 6]; the rest has no meaning."""
+    """Projects gradients [T, 4, 4] onto rigid motions: [T, 6], shifts and turns; the rest of them has no meaning."""
     generators = np.cross(np.eye(3)[:, None, :], np.eye(3)[None, :, :]).transpose(0, 2, 1)
     found = []
     for piece, gradient in zip(case.slices, np.asarray(gradients, np.float64), strict=True):
@@ -44,14 +44,14 @@ def assert_gradients(case: GaussianCase, actual: dict[str, Doubles], reference: 
         if name == "transforms":
             assert not found[:, 3].any()
             found, known = along_the_group(case, found), along_the_group(case, known)
-        # A gradient that is nothing but rounding: a round Gaussian's rotation, what is not seen at all.
+        # Some gradients are pure rounding: those of round Gaussians' rotations, and of what is not seen at all.
         noise = 1e-6 * float(np.linalg.norm(expected["means2d_abs"])) if name == "quats" else 1e-7
         assert_relative(f"{case.name} {name}", found, known, 1e-4, noise)
 
 
 @dataclass(frozen=True)
 class Known:
-    """A reference's outputs by name; by loss what comes from above, 0 at doubtful pixels, and what must come of it."""
+    """A reference's outputs by name; by loss, upstream gradients, 0 at doubtful pixels, and the expected gradients."""
 
     outputs: dict[str, Doubles]
     losses: dict[str, tuple[dict[str, Doubles], Reference]]
@@ -77,12 +77,12 @@ def assert_images(outputs: dict[str, Doubles], known: dict[str, Doubles]) -> Non
 
 
 def farthest(known: dict[str, Doubles]) -> float:
-    """The largest depth of what is seen: what errors of depths are measured by."""
+    """Returns the largest visible depth, the scale of errors of depths."""
     return max(1.0, float(known["depths"].max(initial=0)))
 
 
 def assert_projected(case: GaussianCase, outputs: dict[str, Doubles], known: dict[str, Doubles]) -> None:
-    """Each Gaussian is where the reference sees it."""
+    """Checks that each Gaussian is where the reference sees it."""
     sure, visible = known["sure"], (known["radii"] > 0).all(-1)
     # Gaussians of the faint cases lie about the limit of visibility on purpose.
     assert sure.mean() > (0.8 if case.name in ("faint", "antialiased_tiny") else 0.97)
@@ -126,7 +126,7 @@ def test_projected_means_may_have_gradients_of_their_own(name: str, gaussian_eng
     extra = random_of(name).standard_normal(frames.stacked("means2d").shape).astype(np.float32)
     result = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream={**upstream, "means2d": extra})
     reference = scene.reference(upstream, extra)
-    # Gradients of the projected means themselves are all that came back to them.
+    # The gradient of a projected mean is everything that arrives there, which includes the given gradient.
     visible = (frames.stacked("radii") > 0).all(-1)
     reference.gradients["means2d"] += np.where(visible[..., None], extra, 0)
     assert_gradients(case, result.gradients, reference)

@@ -1,4 +1,4 @@
-"""What a caller may rely on beside the numbers: to be asked before each view, times by stage, what is wanted."""
+"""Promises of calls besides the numbers: a callback before each view, times by stage, only the wanted results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def retained(gaussians: Gaussians, views: int) -> State:
 
 
 class Gone(Exception):
-    """Nobody waits any more."""
+    """The caller does not wait any more."""
 
 
 def leave_at(last: int) -> tuple[list[int], Callable[[], None]]:
@@ -74,7 +74,7 @@ def test_each_view_can_be_the_last() -> None:
     with pytest.raises(Gone):
         backward(state, upstream, before_view=ask)
     assert len(asked) == 2
-    # What was left half done does not show in what follows.
+    # The unfinished call does not affect the next one.
     again = backward(state, upstream)
     for name, gradient in backward(retained(scene(), 4), upstream).gradients.items():
         assert torch.equal(again.gradients[name], gradient), name
@@ -125,7 +125,7 @@ def test_calls_that_miss_something_say_what() -> None:
 
 
 def in_turns(first: Steps[Any], second: Steps[Any]) -> tuple[Any, Any]:
-    """The results of two calls that take their steps in turns."""
+    """Returns the results of two calls whose steps alternate."""
     open_ones, results = {0: first, 1: second}, {}
     while open_ones:
         for number, steps in list(open_ones.items()):
@@ -159,7 +159,7 @@ def test_calls_that_take_turns_do_not_meet(retain: bool, scenes: int) -> None:
 
 @pytest.mark.parametrize("views", [1, 3])
 def test_gradients_of_what_was_touched_alone_are_the_same(views: int) -> None:
-    """Rows that took part in no pixel are not written where sixteen neighbours are alike."""
+    """Gradients of rows that touched no pixel are not written where sixteen neighbouring rows touched none."""
     shown = scene()
     tensors = {name: torch.cat([tensor, tensor]) for name, tensor in shown.tensors().items()}
     # The second half is behind the cameras.

@@ -1,4 +1,4 @@
-"""What only the CUDA engine has: tile lists, threads in any order, memory on a device."""
+"""The CUDA engine: tile lists, threads in any order, memory on a device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _device(cuda: CudaDevice) -> Device:
 
 @pytest.fixture(scope="module")
 def usual() -> Callable[..., Run]:
-    """What a fresh engine makes of a case, on each device once."""
+    """Returns results of a fresh engine, computed once for each case and device."""
     made: dict[tuple[str, str, bool], Run] = {}
 
     def find(device: Device, name: str, deterministic: bool = False) -> Run:
@@ -211,7 +211,7 @@ def test_a_device_without_memory_for_lists_draws_without_them(emulation_device: 
     device.native.device_trim(0)
     listed = everything(device.engine)
     device.native.device_trim(0)
-    # Leaves all memory that a call needs in the pool, but that of the lists.
+    # Leaves all memory that a call needs in the pool, except for the lists.
     device.cuda.session.set_pair_limit(0)
     everything(device.engine)
     device.cuda.session.set_pair_limit(1 << 31)
@@ -255,7 +255,7 @@ def test_memory_is_that_of_the_scene_the_images_and_the_pairs(device: Device) ->
     assert state is not None
     inputs = sum(value.numel() * value.element_size() for value in scene.tensors().values())
     images = 128 * 128 * 4 * 5
-    # Each Gaussian that is seen lies in a tile at the least.
+    # Each visible Gaussian lies in at least one tile.
     pairs = int((results["radii"] > 0).all(-1).sum())
     assert state.kept.bytes < device.native.device_bytes(0) < 2 * inputs + images + 64 * pairs
 
@@ -293,5 +293,5 @@ def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_betw
     with pytest.raises(InterruptedError):
         render(last=2)
     assert len(asked) == 2
-    # What was left half done does not show in what follows.
+    # The unfinished call does not affect the next one.
     assert torch.equal(render()["color"], whole["color"])

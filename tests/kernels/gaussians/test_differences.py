@@ -16,7 +16,7 @@ from support.gaussians.runs import run
 
 # Gaussians so large that every pixel sees all of them, far from every limit: the picture is smooth.
 CLOUD = Cloud(count=5, scales=(1.6, 3.2), opacities=(0.3, 0.7), degree=2)
-# In the camera's frame, one well behind the other: none overtakes another when they are moved.
+# Points in the camera's frame, with depths so different that the order stays the same when they are moved.
 POINTS = [[0.1, -0.2, 4.2], [-0.3, 0.1, 3.0], [0.2, 0.3, 5.6], [-0.1, -0.3, 3.6], [0.3, 0.0, 4.9]]
 MEANS = (np.array(POINTS) - TRANSLATION) @ ROTATION
 SIZE = {"width": 19, "height": 23}
@@ -40,7 +40,7 @@ def smooth(name: str, **changes: object) -> GaussianCase:
 
 
 def upstream_of(case: GaussianCase, outputs: tuple[str, ...] = OUTPUTS) -> dict[str, Doubles]:
-    """All of one sign, so that the loss does not cancel."""
+    """Returns upstream gradients of one sign, so that the loss does not cancel."""
     y, x = np.mgrid[: case.height, : case.width]
     waves = {name: 1 + 0.5 * np.sin(0.3 * (k + 1) * x + 0.2 * y) for k, name in enumerate(OUTPUTS)}
     waves["color"] = np.stack([waves["color"], waves["alpha"], waves["depth"]], -1)
@@ -54,7 +54,7 @@ def loss_of(engine: Engine, case: GaussianCase, upstream: dict[str, Doubles]) ->
 
 
 def assert_slope(name: str, gradient: Doubles, step: Doubles, loss: Callable[[float], float]) -> None:
-    """The derivative along a direction, by central differences with Richardson's correction."""
+    """Compares the derivative along a direction with central differences, with Richardson's correction."""
     slopes = [(loss(width) - loss(-width)) / (2 * width) for width in (1.0, 2.0)]
     measured = (4 * slopes[0] - slopes[1]) / 3
     expected = float((gradient.astype(np.float64) * step).sum())
@@ -128,7 +128,7 @@ def test_gradients_of_colors(per_view: bool, gaussian_engine: Engine) -> None:
 
 
 def test_gradients_where_opacities_shrink(gaussian_engine: Engine) -> None:
-    # Small beside the film's pixels, which are coarse here; where they end a mean depth would be cut off.
+    # The Gaussians are small beside the film's coarse pixels; the expected depth would be cut off where they end.
     case = smooth("smooth antialiased", cameras=(opencv(19, 23, focal=0.05),), antialiased=True, alpha_min=1e-6)
     names = ("means", "quats", "scales", "opacities")
     check(gaussian_engine, case, names, names, ("color", "alpha", "depth", "inverse_depth"))
@@ -172,7 +172,7 @@ def test_gradients_of_inria_cameras(gaussian_engine: Engine) -> None:
     check(gaussian_engine, case, names, names)
     upstream = upstream_of(case)
     gradients = run(gaussian_engine, case, outputs=OUTPUTS, upstream=upstream, wanted=("cameras",)).gradients
-    # The last column of the view and the projection's third do not reach the picture.
+    # The last column of the view and the third of the projection do not affect the picture.
     masks = {"view": np.array([[1, 1, 1, 0]] * 4), "projection": np.array([[1, 1, 0, 1]] * 4), "position": np.ones(3)}
     for field, mask in masks.items():
         value = getattr(view, field)

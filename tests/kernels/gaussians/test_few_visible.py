@@ -22,7 +22,7 @@ SETTINGS = Settings(sh_degree=1)
 SURFELS = Settings(sh_degree=1, primitive="surfel")
 RAYS = Settings(sh_degree=1, response="ray")
 OPENCV = Camera.opencv(60, 60, 48, 32, np.eye(3), (0, 0, 0), WIDTH, HEIGHT)
-# The places of a large scene are guessed from one pack of sixteen in 64.
+# The room for the visible Gaussians of a large scene is estimated from one pack of sixteen in 64.
 PACK, GUESSED = 16, 64
 
 
@@ -57,7 +57,7 @@ def camera_for(settings: Settings) -> Camera:
 def passes(
     of: Gaussians, settings: Settings, views: int = 1, engine: CudaEngine | None = None
 ) -> tuple[gaussians.Forward, gaussians.Backward, int]:
-    """Both passes, and the bytes of the retained state after them."""
+    """Runs both passes; also returns the bytes of the retained state after them."""
     cameras = [camera_for(settings)] * views
     run = gaussians.forward if engine is None else emulated(gaussians.forward, engine)
     differentiate = gaussians.backward if engine is None else emulated(gaussians.backward, engine)
@@ -89,7 +89,7 @@ def one_in(count: int, of: int = COUNT) -> torch.Tensor:
 
 
 def where_no_guess_looks() -> torch.Tensor:
-    """Few packs, none of which is a pack that a guess takes: more are shown than there is room for at first."""
+    """Returns packs that the estimate does not sample, so that it leaves too little room at first."""
     return torch.arange(COUNT) // PACK % GUESSED < 12
 
 
@@ -100,7 +100,7 @@ def test_those_that_are_not_shown_change_no_bit(settings: Settings, shown: torch
 
 
 def assert_same(shown: torch.Tensor, settings: Settings, views: int = 1, engine: CudaEngine | None = None) -> None:
-    """Both passes of a scene are those of what it shows."""
+    """Checks that both passes of a scene equal those of its visible Gaussians alone."""
     whole = scene(shown)
     rows = shown.nonzero()[:, 0]
     forward, backward, _ = passes(whole, settings, views, engine)
@@ -128,20 +128,20 @@ def test_memory_of_a_view_grows_with_what_it_shows(views: int) -> None:
 
     none, few, all_ = (taken(shown) for shown in (one_in(10) & False, one_in(10), one_in(10) | True))
     for nothing, some, whole in zip(none, few, all_, strict=True):
-        # A tenth, an eighth more than guessed, and 1,024 places of each of some parts.
+        # The visible tenth, an eighth more than estimated, and 1,024 places for each of some parts.
         assert some - nothing < 0.3 * (whole - nothing)
-    # A view of nothing takes half a byte for each Gaussian, and memory for its pixels.
+    # A view of nothing takes half a byte per Gaussian, and memory for its pixels.
     assert none[0] < views * (COUNT + 100 * 1024 + 64 * WIDTH * HEIGHT)
 
 
 @pytest.fixture
 def emulation(emulated_cuda: CudaDevice) -> Iterator[CudaEngine]:
-    """An engine on the emulated device, whose work is done when it goes."""
+    """An engine on the emulated device, whose work is completed afterwards."""
     yield CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
     emulated_cuda.native.synchronize()
 
 
-# No multiple of a block of threads, in two views too.
+# The count is no multiple of a thread block, in one view or in two.
 @pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
 @pytest.mark.parametrize("views", [1, 2])
 def test_those_that_are_not_shown_change_no_bit_on_cuda(settings: Settings, views: int, emulation: CudaEngine) -> None:
@@ -162,11 +162,11 @@ def test_memory_of_a_view_on_cuda_grows_with_what_it_shows(
     each, seen = (few - none) / count / views, (all_ - none) / count / views
     print(f"{each:.1f} bytes for each Gaussian and view where a tenth is shown, {seen:.1f} where all are")
     assert few - none < 0.15 * (all_ - none)
-    # A view of nothing takes three bits for each Gaussian, and memory for its pixels.
+    # A view of nothing takes three bits per Gaussian, and memory for its pixels.
     assert none < views * (0.5 * count + 64 * WIDTH * HEIGHT)
 
 
-# Kernels, sorts, sums, copies and fillings of a call of one view; a sort or a sum is a few kernels of CUB.
+# Kernels, sorts, sums, copies and fills in a call of one view; a sort or a sum is a few kernels of CUB.
 MOST_OPERATIONS = {"forward": 15, "backward": 5}
 
 

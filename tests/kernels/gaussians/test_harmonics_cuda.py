@@ -1,4 +1,4 @@
-"""Spherical harmonics on CUDA: warps that fetch and write rows together have the bits of lanes on their own."""
+"""Spherical harmonics on CUDA: warps that read and write rows together have the same bits as single lanes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.closeness import assert_relative
 from support.gaussians.colors import harmonics
 from support.gaussians.rotation import turned
 
-# Neither of blocks nor of warps; slices end inside of both.
+# The count is no multiple of a block or a warp; slices end inside of both.
 COUNT = 300
 SLICES = (Transform(5, 45, np.eye(4)), Transform(133, 300, np.eye(4)))
 WIDTH, HEIGHT = 61, 43
 
 
 def scene_of(degree: int, scenes: int) -> dict[str, Tensor]:
-    """Gaussians of which whole warps, single ones and none lie behind the cameras, and some in view of only one."""
+    """Gaussians of which whole warps and single ones are behind the cameras, and some in view of only one camera."""
     random = torch.Generator().manual_seed(degree)
     means = torch.rand(scenes, COUNT, 3, generator=random) * torch.tensor([8.0, 2.0, 4.0]) - torch.tensor([4.0, 1, 0])
     means[..., 2] += 3.0
@@ -42,7 +42,7 @@ def scene_of(degree: int, scenes: int) -> dict[str, Tensor]:
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """The same numbers at an address that is no multiple of sixteen, whose rows each lane reads on its own."""
+    """Copies a tensor to an address that is no multiple of sixteen, so that each lane reads rows on its own."""
     memory = torch.empty(tensor.numel() + 1, device=tensor.device)[1:]
     return memory.view(tensor.shape).copy_(tensor)
 
@@ -53,7 +53,7 @@ def camera(model: str, x: float, turn: float) -> Camera:
 
 
 def results(cuda: CudaDevice, tensors: dict[str, Tensor], model: str, degree: int, **options: Any) -> dict[str, Tensor]:
-    """The colours and all gradients, which are summed in a fixed order; of several scenes, of projected means too."""
+    """Returns colours and all gradients, summed in a fixed order; several scenes also get those of projected means."""
     engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     scene = Gaussians(**tensors)
     cameras = [camera(model, 0.4, 0.2), camera(model, -0.5, -0.4)] * scene.scenes
@@ -73,7 +73,7 @@ def results(cuda: CudaDevice, tensors: dict[str, Tensor], model: str, degree: in
 
 @pytest.mark.parametrize(("stored", "degree"), [(3, 0), (3, 1), (3, 2), (3, 3), (1, 0), (1, 1)])
 @pytest.mark.parametrize("scenes", [1, 2])
-# Colours of a pinhole are evaluated with the projection, those of others by a kernel of their own.
+# A pinhole's colours are evaluated with the projection, those of other models by a separate kernel.
 @pytest.mark.parametrize("model", ["pinhole", "fisheye"])
 def test_rows_that_warps_share_have_the_same_bits(
     stored: int, degree: int, scenes: int, model: str, cuda: CudaDevice
@@ -89,7 +89,7 @@ def test_rows_that_warps_share_have_the_same_bits(
     assert not rows[:, active:].any()
     seen = rows[:, :active].flatten(1).ne(0).any(1)
     assert 0.2 < seen.float().mean() < 0.8
-    assert not seen[64:96].any()  # A warp that sees none.
+    assert not seen[64:96].any()  # No camera sees this warp's Gaussians.
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""The Gaussian with the largest weight in each pixel: that of the references' weights, on each engine."""
+"""The id of a pixel is that of the Gaussian with the largest weight in the references, on each engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.gaussians.runs import run
 from support.gaussians.sensor_cases import RAY_CASES, SLICES, SensorCase, reference
 from support.gaussians.surfel_cases import SurfelCase, cloud
 
-# Where the two largest weights differ by less than this (relative), either may win.
+# If the two largest weights differ by less than this (relative), either may win.
 MARGIN = 1e-4
 FILM = (
     *("rgb", "overlap", "opaque", "faint", "ties", "odd_size", "radius_clip", "fisheye", "three_cameras", "batch"),
@@ -52,7 +52,7 @@ Expected = tuple[Ids, NDArray[np.bool_]]
 
 
 def largest(weights: Tensor, order: Tensor, stable: Tensor) -> Expected:
-    """The ids [H, W] of weights [H W, N] in the order of depth, and the pixels in which no rounding decides."""
+    """Returns the ids [H, W] for weights [H W, N] in order of depth, and the pixels where no rounding decides."""
     values = weights.detach()
     two = torch.cat([values, values.new_zeros(len(values), 1)], -1).topk(2, -1).values
     none = two[:, 0] == 0
@@ -120,7 +120,7 @@ def test_ids_of_surfels_are_those_of_the_largest_weights(name: str, gaussian_eng
 
 @pytest.mark.parametrize("name", ["crowd", "rolling up", "surfels"])
 def test_other_outputs_and_ids_are_the_same_together(name: str, gaussian_engine: Engine) -> None:
-    """Also that a pixel has an id exactly where Gaussians were blended."""
+    """A pixel also has an id exactly where Gaussians were blended."""
 
     def made(*outputs: str) -> dict[str, NDArray[np.generic]]:
         if name == "crowd":

@@ -1,4 +1,4 @@
-"""What is Inria's own: squares of tiles, quaternions as they are, another stop; and the depth fork's gradients."""
+"""Inria's semantics: squares of tiles, raw quaternions, another stopping rule; and the depth fork's gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = {"semantics": "inria_exact", "near": 0.2, "pixel_center": 0.0}
 
 
 def level(width: int, height: int, slope: float) -> InriaView:
-    """Looking along +z from the origin."""
+    """A camera at the origin that looks along +z."""
     view = inria(width, height, slope=slope)
     projection = np.zeros((4, 4))
     projection[0, 0], projection[1, 1], projection[2, 2], projection[2, 3] = 1 / slope, width / (slope * height), 1, 1
@@ -41,7 +41,7 @@ def test_the_forks_gradients_are_the_references(name: str, gaussian_engine: Engi
     expected = scene.reference(upstream).gradients
     assert set(result.gradients) == set(expected)
     for key, gradient in expected.items():
-        # Cameras were constants to the fork.
+        # The fork has no gradients of cameras.
         if not key.startswith("camera_"):
             assert_relative(key, result.gradients[key], gradient, 1e-4, 1e-7)
 
@@ -56,7 +56,7 @@ def test_both_ways_to_differentiate_see_the_same_picture(name: str, gaussian_eng
 
 
 def single(**changes: object) -> GaussianCase:
-    """One round Gaussian in the middle of the second of three tiles in a row."""
+    """A round Gaussian in the middle of the second of three tiles in a row."""
     values: dict[str, object] = {
         "means": [[0.0, 0.0, 4.0]],
         "quats": [[1.0, 0.0, 0.0, 0.0]],
@@ -71,7 +71,7 @@ def single(**changes: object) -> GaussianCase:
 
 
 def test_a_gaussian_ends_with_the_tiles_that_its_square_touches(gaussian_engine: Engine) -> None:
-    # 3 px wide: its square of 10 px reaches into all three tiles; at half of that 5 px are within the middle one.
+    # With a sigma of 3 px, its square of 10 px reaches into all three tiles; half of that stays in the middle one.
     outputs = run(gaussian_engine, single(scales=[[0.125] * 3]), outputs=("alpha", "radii")).outputs
     radius = int(outputs["radii"][0, 0, 0])
     assert radius == int(np.ceil(3 * np.sqrt(1.5**2 + 0.3 + np.sqrt(0.1))))
@@ -105,7 +105,7 @@ def test_quaternions_are_taken_as_they_are(gaussian_engine: Engine) -> None:
 
 
 def test_a_pixel_may_reach_the_limit_but_not_go_below(gaussian_engine: Engine) -> None:
-    # Three that each let through a half, exactly at the pixel's centre; the limit is a quarter.
+    # Three Gaussians each let through a half, exactly at the pixel's centre; the limit is a quarter.
     if gaussian_engine.name == "emulation":
         emulation.load("_emulation").set_error_seed(0)
     stack = {
@@ -125,7 +125,7 @@ def test_a_pixel_may_reach_the_limit_but_not_go_below(gaussian_engine: Engine) -
 
 
 def test_the_forks_opaque_gaussians_are_pushed(gaussian_engine: Engine) -> None:
-    # Wider than the film: alpha is clamped in every pixel, and its true derivative is 0.
+    # The Gaussian is wider than the film: alpha is clamped in every pixel, and its true derivative is 0.
     case = single(scales=[[60.0] * 3], opacities=[1.0])
     upstream = {"color": np.ones((1, 16, 48, 3), np.float32)}
     exact = run(gaussian_engine, case, upstream=upstream)

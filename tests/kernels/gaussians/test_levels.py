@@ -1,4 +1,4 @@
-"""Colours as levels, which kernels write in place of floats: the bits of the floats' conversion."""
+"""Colours that kernels write as levels in place of floats have the bits of converted floats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.gaussians.sensor_cases import RAY_CASES
 from support.gaussians.surfel_cases import SurfelCase, cloud
 from support.levels import extreme_values, levels_of
 
-# Sizes of which the last tiles have pixels outside.
+# Sizes whose last tiles extend beyond the image.
 VIEWS = (opencv(67, 45), opencv(67, 45, focal=0.7))
 SETTINGS = {"film": Settings(), "rays": Settings(response="ray"), "surfels": Settings(primitive="surfel")}
 
@@ -92,7 +92,7 @@ def check_background(forward: Callable[..., Any], device: torch.device, values: 
 @pytest.mark.parametrize("channels", [3, 75])
 def test_loops_for_the_cpu_write_the_levels_of_any_value(channels: int, isa: str) -> None:
     values = extreme_values(1650)
-    # Values that ties to even decide, and the number that is none.
+    # The values include ties, which round to even, NaN and infinities.
     assert {100, 102} <= set(levels_of(values[(values * 255.0 == 100.5) | (values * 255.0 == 101.5)]).tolist())
     assert values.isnan().any() and values.isinf().any()
     with instruction_set(isa):

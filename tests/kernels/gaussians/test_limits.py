@@ -1,4 +1,4 @@
-"""Edges of the engine: nothing to draw, odd films, Gaussians of any size and of none, crowds, what must not matter."""
+"""Edge cases: nothing to draw, odd films, Gaussians of any size, crowds, Gaussians that must not matter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chosen(case: GaussianCase, rows: NDArray[np.int64]) -> GaussianCase:
 
 
 def as_inria(case: GaussianCase) -> GaussianCase:
-    """The case before Inria's camera."""
+    """The case with Inria's camera and semantics."""
     options = replace(case.options, semantics="inria_exact", near=0.2, pixel_center=0.0)
     return replace(case, cameras=(inria(case.width, case.height),), options=options)
 
@@ -123,7 +123,7 @@ VIEWS = {
 @pytest.mark.parametrize("view", [*VIEWS, "inria"])
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_gaussians_leave_finite_results(odd: str, view: str, gaussian_engine: Engine) -> None:
-    # In front of an ordinary one, so that it must not spoil what is behind.
+    # The odd Gaussian is in front of an ordinary one, which it must not spoil.
     case = build(f"odd {odd}", Cloud(count=1, degree=1), means=[[0.1, 0.0, 2.0]], **SMALL)
     case = replace(case, **{name: None if value is None else np.float32(value) for name, value in ODD[odd].items()})
     if case.covariances is None:
@@ -175,7 +175,7 @@ def test_limits_of_depth_belong_to_what_is_seen_but_for_inrias(
 
 @functools.cache
 def deep() -> tuple[GaussianCase, dict[str, Doubles], Reference]:
-    """Thousands of Gaussians in a tile, what comes from above, and the reference's frames and gradients."""
+    """Returns thousands of Gaussians in a tile, upstream gradients, and the reference's frames and gradients."""
     cloud = Cloud(count=5000, slope=0.4, scales=(0.02, 0.6), opacities=(0.005, 0.05), degree=0)
     case = build("deep", cloud, width=21, height=18)
     scene = ReferenceScene(case)
@@ -201,7 +201,7 @@ def test_gaussians_out_of_sight_change_nothing(semantics: str, gaussian_engine: 
     both = replace(seen, **tensors)
     if semantics == "inria_exact":
         seen, both = as_inria(seen), as_inria(both)
-    # No two are of equal depth, so that the order of what is seen stays.
+    # No two depths are equal, so that the visible Gaussians keep their order.
     alone = run(gaussian_engine, seen, upstream=upstream_of(seen, ("color",)))
     crowded = run(gaussian_engine, both, upstream=upstream_of(seen, ("color",)))
     np.testing.assert_array_equal(alone.outputs["color"], crowded.outputs["color"])

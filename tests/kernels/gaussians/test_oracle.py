@@ -1,4 +1,4 @@
-"""Gaussian cases computed in double precision outside the repository, where they are at hand."""
+"""Gaussian cases computed in double precision outside the repository, if they are available."""
 
 from __future__ import annotations
 

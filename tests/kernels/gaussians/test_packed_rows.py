@@ -21,7 +21,7 @@ from support.meshes.shapes import torus
 from tests.benchmarks import captured_scenes, gaussian_scene
 
 NAMES = ("means", "quats", "scales", "opacities", "sh")
-# The least denormal number of float32, and what the rounding of products to float32 may add.
+# The smallest denormal float32, and the rounding error of products in float32.
 TINY, EPSILON = 1.5e-45, 2.0**-23
 HALF_A_STEP = torch.tensor(0.5 / 32767, dtype=torch.float64)
 
@@ -39,7 +39,7 @@ def random_rows(count: int, degree: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 def extreme_rows(degree: int) -> dict[str, dict[str, Tensor]]:
-    """Pages by what is special about them."""
+    """Pages of rows, by what is special about them."""
     count = 257
     pages = {name: random_rows(count, degree, seed) for seed, name in enumerate(_CHANGES)}
     for name, rows in pages.items():
@@ -128,7 +128,7 @@ def test_each_value_is_within_its_bound(degree: int) -> None:
 
 
 def factor(values: Tensor) -> float:
-    """A power of two, such that the largest value is from 2**14 to 2**15 of it."""
+    """Returns a power of two; the largest value is 2**14 to 2**15 times as large."""
     largest = float(values.abs().max()) if values.numel() else 0.0
     return float(max(2.0 ** (np.frexp(largest)[1] - 15), 2.0**-102))
 
@@ -191,7 +191,7 @@ def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:
     spheres = torch.rand(1, 1, 1_000_000, 4) * 2 - 1
 
     def longest_part() -> float:
-        """The longest wait for an unpacking during a query of distances, as a part of the query's time."""
+        """Returns the longest wait for an unpacking during a query of distances, as a fraction of the query's time."""
         query = threading.Thread(target=meshes.evaluate, args=(spheres, world, meshes.Settings()))
         start = before = time.perf_counter()
         query.start()

@@ -1,4 +1,4 @@
-"""Prepared renders: the bits of `forward`, whatever the poses, outputs and encodings."""
+"""Prepared renders have the bits of `forward` for all poses, outputs and encodings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 def poses(count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Matrices that are no rotations either, with negative zeros."""
+    """Poses whose matrices need not be rotations, with negative zeros."""
     source = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -126,7 +126,7 @@ def test_settings_are_those_of_the_first_request(queue: _native.Queue, device: D
 
 
 def test_conversions_have_the_bits_of_torch_for_extremes(queue: _native.Queue, device: Device) -> None:
-    """One Gaussian in front of a background that has every kind of number."""
+    """The image shows only a background, which has every kind of number."""
     values = [-0.0, 1e-7, 6e-8, 5.9e-8, 3e-8, 2.9e-8, 65504.0, 65519.9, 65520.0, 1e30, -1e30, 0.1, 1 / 3, -0.3, inf]
     values += [k / 255 / 2 for k in range(0, 512, 3)] + [6.1e-5, 6.09e-5, -6.1e-5, 1.0, 255.5 / 255]
     scene = scene_for(channels=len(values))
@@ -149,7 +149,7 @@ def test_a_batch_of_the_emulated_device_gives_each_its_own(
     options: dict[str, Any] = {"background": background, "most_together": count}
     made = prepare(scene, cameras_at(poses(views, 1)), Settings(), places, nbytes, b"", **options)
     moved = [poses(views, seed) for seed in range(count)]
-    # What it knows of their kind, that they take no time, lets the queue put them into batches.
+    # The queue puts the jobs into batches because it has learnt from others of their kind that they take no time.
     for _ in range(3):
         queue.run_probe(_native.ProbeJob(kind=7))
     jobs = [emulated_device.job(queue, made, request_of(views_of, WIDTH, HEIGHT), batch=5) for views_of in moved]

@@ -1,4 +1,4 @@
-"""Prepared retained renders and backward passes: the bits of `forward` and `backward`, and states that these take."""
+"""Prepared retained renders and backward passes have the bits of `forward` and `backward`, which take their states."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from support.gaussians.runs import scene_of
 WIDTH, HEIGHT = 45, 33
 NAME = "0" * 32
 HEAD = b"\x12\x20" + NAME.encode() + b"a head that leaves nothing aligned"
-# The emulation adds in any order otherwise.
+# The emulation adds in any order without this.
 SETTINGS = Settings(deterministic=True)
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where passes are computed, by kernels that write the bits of `forward` and `backward` here."""
+    """The passes of a device, with `forward` and `backward` functions that give the same bits."""
 
     passes: Passes
     forward: Any = forward
@@ -228,7 +228,7 @@ def test_gradients_are_those_of_backward(
                 begin = len(HEAD) + place.offset
                 assert made.reply[begin : begin + len(found)] == found, place
             assert made.nonfinite == 0
-        # The function of the package takes the state, too.
+        # The package's `backward` takes the state, too.
         again = device.backward(kind.state_of(call, cameras), given, wanted)
         for name, gradient in expected.gradients.items():
             assert torch.equal(again.gradients[name], gradient), name
@@ -266,7 +266,7 @@ def test_all_instruction_sets(queue: _native.Queue, isa: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["float16", "bfloat16"])
 def test_halves_of_a_request_have_the_values_of_torch(queue: _native.Queue, encoding: str) -> None:
-    """All kinds of finite numbers, the smallest too."""
+    """The values are all kinds of finite numbers, including the smallest."""
     kind = Kind(Device(cpu_passes()), ["color"], {}, 1)
     cameras = cameras_at(1, 1)
     call, state = kind.call(queue, cameras), kind.forward(cameras).state

@@ -1,4 +1,4 @@
-"""Whatever valid input comes, results are finite and keep the promises of their kind."""
+"""Results of any valid input are finite and keep the promises of their kind."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ common = settings(
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude between two."""
+    """Numbers of every order of magnitude from `low` to `high`."""
     return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
 
 
 @st.composite
 def gaussians(draw: st.DrawFn) -> list[list[float]]:
-    """Mean, quaternion, scales, opacity: many on the axis and in the camera, flat ones, quaternions of no length."""
+    """A mean, quaternion, scales and opacity: often on the axis, at the camera, flat, or with a quaternion of 0."""
     size = draw(powers(1e-3, 1e4))
-    # Ahead of a camera that looks along +z, most of them.
+    # Most means are in front of a camera that looks along +z.
     x, y, z = draw(numbers), draw(numbers), draw(st.sampled_from([1.0, 1.0, 1.0, 0.0, -0.3]))
     mean = draw(st.sampled_from([[0.0, 0.0, 1.0], [x, y, z], [0.3 * x, 0.3 * y, z]]))
     quat = draw(st.sampled_from([[1.0, 0, 0, 0], [0.0] * 4]) | st.lists(numbers, min_size=4, max_size=4))
@@ -64,7 +64,7 @@ def options(draw: st.DrawFn, semantics: tuple[str, ...]) -> Options:
 
 @st.composite
 def cases(draw: st.DrawFn, semantics: tuple[str, ...]) -> GaussianCase:
-    """Up to six Gaussians before an arbitrary camera."""
+    """Up to six Gaussians in front of an arbitrary camera."""
     rows = draw(st.lists(gaussians(), max_size=6))
     columns = [np.array([row[k] for row in rows], np.float32).reshape(len(rows), n) for k, n in enumerate((3, 4, 3, 1))]
     chosen = draw(options(semantics))
@@ -105,7 +105,7 @@ def check(engine: Engine, case: GaussianCase) -> None:
     assert contributors.min() >= 0 and contributors.max() <= case.count
     assert (result.outputs["radii"] >= 0).all()
     assert (alpha[contributors == 0] == 0).all()
-    # What is left of 1 has the rounding error of 1.
+    # The transmittance, the rest of 1, has the rounding error of 1.
     assert (alpha[contributors > 0] >= case.options.alpha_min * (1 - 1e-4) - 2e-7).all()
     culled = (result.outputs["radii"] == 0).all(-1)
     for name in ("means2d", "depths", "conics", "projected_opacities"):

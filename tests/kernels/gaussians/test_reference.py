@@ -28,7 +28,7 @@ from support.gaussians.reference_runs import ReferenceScene
 
 CASES = {case.name: case for case in [*gsplat_cases(), *inria_cases()]}
 LEVEL = opencv(rotation=np.eye(3), translation=np.zeros(3), intrinsics=np.array([20.0, 20.0, 2.5, 2.5]))
-# One step of central differences; where a branch has a margin it is not reached.
+# The step of central differences, which the margins of branches exceed.
 STEP = 1e-6
 
 
@@ -96,7 +96,7 @@ def test_light_passes_from_front_to_back_until_too_little_is_left() -> None:
         cameras=(opencv(rotation=np.eye(3), translation=np.zeros(3), intrinsics=np.array([20.0, 20.0, 0.5, 0.5])),),
     )
     frame = ReferenceScene(case).frames[0]
-    # 0.05^4 is beyond the limit of 1e-4: the fourth is left out and ends the pixel.
+    # 0.05^4 is below the limit of 1e-4: the fourth is left out and ends the pixel.
     assert int(frame.contributors) == 3
     color = frame.color.detach().numpy()[0, 0]
     assert_image(color[::-1], [0.95, 0.05 * 0.95, 0.05**2 * 0.95, 0, 0, 0], 1e-6)
@@ -142,7 +142,7 @@ def test_poses_are_turned_about_the_camera() -> None:
 
 
 def test_inria_without_its_squares_is_the_same_picture() -> None:
-    # Gaussians that end within their square of tiles: no pixel can tell the conventions apart, but for the 1e-7 in w.
+    # The Gaussians end within their squares of tiles, so the pictures differ only by the 1e-7 in w.
     case = build(
         "both",
         Cloud(count=40, scales=(0.02, 0.1), opacities=(0.05, 0.3)),

@@ -1,4 +1,4 @@
-"""The same call gives the same bits: again, on other threads, on other instruction sets; and it takes no new memory."""
+"""Repeated calls have the same bits on any threads, agree on all instruction sets, and take no new memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.gaussians.runs import OUTPUTS, Run, cameras_of, run, scene_of
 
 LOSS = ("color", "alpha", "depth")
 CROWD = Cloud(count=4000, slope=0.6, scales=(0.005, 0.2), degree=3)
-# Relative to the norm: sums of rotations in another order have differed by 1.1e-5.
+# Relative to the norm. Gradients of rotations have differed by 1.1e-5 when summed in another order.
 OTHER_ORDER = 3e-5
 CASE = build("repeatable", CROWD, width=150, height=131, background=(0.2, 0.4, 0.6))
 

@@ -1,4 +1,4 @@
-"""Images of which only some rows are wanted."""
+"""Images of which only some rows are rendered."""
 
 from __future__ import annotations
 

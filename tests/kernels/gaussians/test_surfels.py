@@ -34,12 +34,12 @@ TOLERANCES = {"camera_intrinsics": 2e-3, "background": 5e-4, "colors": 5e-4, "sh
 
 
 def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Random gradients of the images; 0 where a rounding decides."""
+    """Returns random gradients of the images; 0 where rounding decides."""
     random = torch.Generator().manual_seed(5)
     drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in IMAGES}
     stable = images["stable"]
     found = {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
-    # Where hardly anything is seen, the expected depth is a quotient of roundings.
+    # The expected depth is a quotient of roundings where hardly anything is seen.
     clear = (images["steady"] & (images["alpha"].detach() > 0.02)).float()
     clear = 1.0 - torch.nn.functional.max_pool2d((1.0 - clear)[None, None], 3, 1, 1)[0, 0]
     found["surface_normals"] = 0.02 * drawn["surface_normals"] * clear[..., None]
@@ -48,7 +48,7 @@ def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @cache
 def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """The reference's outputs and gradients of a case, and the gradients that it was given."""
+    """Returns the reference's outputs and gradients of a case, and the upstream gradients."""
     upstream = upstream_of(reference(CASES[name])[0])
     return *reference(CASES[name], upstream), upstream
 
@@ -94,7 +94,7 @@ def test_boxes_and_depths_are_those_of_the_reference(gaussian_engine: Engine) ->
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_colors_alone_are_as_with_other_outputs(channels: int, gaussian_engine: Engine) -> None:
-    """The loops for three channels, for others and with further features agree."""
+    """The loops for three channels, for other numbers of channels and with further features agree."""
     case = SurfelCase(cloud(channels=channels))
     made = []
     for names in (("color",), ("color", "depth"), ("color", "depth", "normals"), (*IMAGES, "contributors")):
@@ -134,7 +134,7 @@ def _box_gradients(case: SurfelCase, leaves: Mapping[str, Tensor], given: Tensor
 
 
 def test_density_gradients_are_gsplats(gaussian_engine: Engine) -> None:
-    """The gradient of the third entry of a plane's first two rows, times the depth; and absolute sums of it."""
+    """Expects the gradient of the third entries of a plane's first two rows, times the depth; and its absolute sums."""
     case = CASES["colors"]
     upstream = {"color": expected("colors")[2]["color"]}
     found = run(gaussian_engine, case, upstream)
@@ -175,7 +175,7 @@ def test_degenerate_surfels_are_finite(shape: str, gaussian_engine: Engine) -> N
         "on the camera's plane": ((0.1, 0.0, 0.02), (1.0, 0.9, 0.2, 0.3), (0.3, 0.2, 0.1)),
     }
     mean, quat, scale = values[shape]
-    # Beside it an opaque one that ends the pixels, and one that is saturated behind it.
+    # An opaque surfel ends the pixels of the tested one; a saturated one is behind both.
     means = torch.tensor([mean, (0.0, 0.1, 3.0), (0.1, 0.0, 3.5)])
     quats = torch.tensor([quat, (1.0, 0.0, 0.1, 0.0), (1.0, 0.2, 0.1, 0.0)])
     scales = torch.tensor([scale, (0.8, 0.8, 0.8), (0.8, 0.8, 0.8)])
@@ -189,7 +189,7 @@ def test_degenerate_surfels_are_finite(shape: str, gaussian_engine: Engine) -> N
 
 
 def test_finite_differences_of_the_engine_agree(gaussian_engine: Engine) -> None:
-    """One large surfel seen at an angle, whose branches are few: the engine's own images give its gradients."""
+    """A large surfel seen at an angle has few branches; the engine's own images give its gradients."""
     scene = {
         "means": torch.tensor([[0.1, -0.1, 2.0]]),
         "quats": torch.tensor([[1.0, 0.3, -0.2, 0.4]]),

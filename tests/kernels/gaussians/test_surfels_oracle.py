@@ -1,4 +1,4 @@
-"""2D Gaussians computed in double precision outside the repository, where they are at hand."""
+"""2D Gaussians computed in double precision outside the repository, if they are available."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
         assert_relative(name, gradients[name].numpy(), arrays[f"exact_grad_{theirs}"], tolerance, 1e-6)
     k = arrays["exact_grad_Ks"]
     intrinsics = np.stack([k[:, 0, 0], k[:, 1, 1], k[:, 0, 2], k[:, 1, 2]], -1)
-    # gsplat has none.
+    # gsplat has no gradients of intrinsics.
     intrinsics = intrinsics if semantics == "exact" else np.zeros_like(intrinsics)
     assert_relative("intrinsics", gradients["camera_intrinsics"].numpy(), intrinsics, 2e-3, 1e-6)
 
@@ -95,5 +95,5 @@ def test_surfaces_have_the_normals_computed_elsewhere(path: Path, gaussian_engin
     inner = clear.numpy() > 0
     assert inner.sum() > 100
     difference = np.abs(outputs["surface_normals"].numpy() - arrays["exact_surf_normals"])[inner]
-    # Where the surface is seen edge-on, roundings turn it.
+    # Rounding turns the normals of surfaces that are seen edge-on.
     assert np.quantile(difference, 0.99) < 1e-3

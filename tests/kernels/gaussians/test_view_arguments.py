@@ -1,4 +1,4 @@
-"""Settings, cameras and transforms that make no sense are refused by name."""
+"""Invalid settings, cameras and transforms are refused by name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_setting_out_of_range_is_named(argument: str, value: object) -> None:
         ("cx", lambda: Camera.opencv(9.0, 9.0, float("inf"), 6.0, EYE, [0.0] * 3, 16, 12)),
         ("cy", lambda: Camera.opencv(9.0, 9.0, 8.0, "6", EYE, [0.0] * 3, 16, 12)),
         ("view_matrix", lambda: inria(view_matrix=np.eye(3))),
-        # For column vectors.
+        # This matrix is for column vectors.
         ("view_matrix", lambda: inria(view_matrix=FRAME + np.outer([1, 1, 1, 0], [0, 0, 0, 1]))),
         ("full_projection", lambda: inria(full_projection=np.full((4, 4), np.inf))),
         ("position", lambda: inria(position=[0.0, 0.0])),

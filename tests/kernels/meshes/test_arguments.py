@@ -1,4 +1,4 @@
-"""Meshes, shapes, worlds and settings that make no sense are refused by name, with what was expected and what came."""
+"""Invalid meshes, shapes, worlds and settings are refused by name, with the expected and the actual value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registration: what is found out about meshes, and that moved ones answer as if they were built anew."""
+"""Registration: reports about meshes, and moved meshes that answer as if they were built anew."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ needs_files = pytest.mark.skipif(not FILES, reason=mesh_files.ABSENT)
 
 
 def assert_report(mesh: Mesh, shape: MeshShape) -> None:
-    """The report says what sets and dictionaries say."""
+    """Checks the report against one that is found with sets and dictionaries."""
     found, expected = asdict(mesh.report), asdict(facts_of(shape))
     lengths = {name: (found.pop(name), expected.pop(name)) for name in ("low", "high", "area", "volume")}
     assert found == expected
@@ -76,7 +76,7 @@ def test_reports_are_those_of_definitions(name: str, mesh_engine: Engine) -> Non
 
 @functools.cache
 def around(path: Path) -> tuple[MeshCase, Sight]:
-    """A real mesh, spheres around it and what they see."""
+    """Returns a real mesh with spheres around it, and what the reference sees at the spheres' centres."""
     shape = mesh_files.load(path)
     size = float(np.ptp(shape.vertices, axis=0).max())
     case = case_of(path.name, Placed(shape), crowd=Crowd(1, 1, 60, near=0.05), size=size)
@@ -84,12 +84,12 @@ def around(path: Path) -> tuple[MeshCase, Sight]:
 
 
 def seen_by(case: MeshCase, sign: str = "auto") -> Sight:
-    """By the centres of the spheres, of the only obstacle."""
+    """Returns what the reference sees of the only obstacle from the centres of the spheres."""
     centres = torch.from_numpy(case.spheres[..., :3].reshape(-1, 3).astype(np.float64))
     return Obstacle(replace(case.placed[0], sign=sign)).look(centres)
 
 
-# Each file by one of the engines.
+# Each file is tested with one of the engines, in turns.
 MACHINES = [name for name in mesh_engines.ENGINES if name != "gpu"]
 BY_TURNS = [
     pytest.param(path, machine, id=f"{path.parent.name}/{path.name}-{machine}")
@@ -120,7 +120,7 @@ def test_parts_of_robots_are_solids() -> None:
 
 
 def bent(vertices: Doubles, by: float) -> Doubles:
-    """The space twisted and waved a little."""
+    """Twists the space and adds a small wave."""
     x, y, z = vertices.T
     angle = by * z
     cosine, sine = np.cos(angle), np.sin(angle)
@@ -133,7 +133,7 @@ def answers(engine: Engine, mesh: Mesh, sign: str, case: MeshCase) -> dict[str, 
 
 
 def assert_same(engine: Engine, moved: Mesh, shape: MeshShape, sign: str = "auto") -> None:
-    """A mesh that was moved there answers as one that is built there."""
+    """Checks that a mesh that was moved to a shape answers as one that is built of that shape."""
     fresh = mesh_of(engine, shape)
     assert_report(moved, shape)
     case = case_of("moved", Placed(shape, TURNED), crowd=Crowd(1, 2, 60), sweep=True, activation_distance=0.02)
@@ -156,7 +156,7 @@ def test_moved_meshes_are_as_if_built_anew(name: str, mesh_engine: Engine) -> No
         assert not mesh.rebuilt
         assert mesh.growth > 0
         assert_same(mesh_engine, mesh, there, sign)
-    # The first one stays where it was.
+    # The original mesh stays where it was.
     after = answers(mesh_engine, first, "auto", case_of("still", Placed(shape, TURNED), crowd=Crowd(1, 1, 40)))
     for key, values in before.items():
         np.testing.assert_array_equal(after[key], values)
@@ -198,20 +198,20 @@ def test_growing_and_shrinking_as_a_whole_needs_no_building(mesh_engine: Engine)
 
 
 def test_vertices_that_part_or_meet_are_seen(mesh_engine: Engine) -> None:
-    # Split vertices that were one and are no more: the mesh opens.
+    # Vertices that were at the same place part: the mesh opens.
     shape = shapes.split(shapes.box())
     opened = shape.vertices.copy()
     opened[:3] += [0.0, 0.0, 0.3]
     mesh = mesh_engine.moved(mesh_of(mesh_engine, shape), torch.from_numpy(opened))
     assert mesh.rebuilt and not mesh.report.closed
     assert_report(mesh, shape.moved(opened))
-    # A face that had no area gets one.
+    # Faces without an area get one.
     flat = shapes.capped(4, height=0.0)
     bumpy = shapes.capped(4, height=0.4)
     mesh = mesh_engine.moved(mesh_of(mesh_engine, flat), torch.from_numpy(bumpy.vertices))
     assert mesh.rebuilt
     assert_same(mesh_engine, mesh, bumpy)
-    # One that had an area loses it; queries go on.
+    # Faces with an area lose it; queries still work.
     back = mesh_engine.moved(mesh_of(mesh_engine, bumpy), torch.from_numpy(flat.vertices))
     case = case_of("flattened", Placed(flat), crowd=Crowd(1, 1, 60))
     seen = seen_by(case, "unsigned")

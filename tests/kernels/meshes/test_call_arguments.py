@@ -1,4 +1,4 @@
-"""Queries, gradients and fields that make no sense are refused by name, with what was expected and what came."""
+"""Invalid queries, gradients and fields are refused by name, with the expected and the actual value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the CUDA engine has of meshes: hierarchies on a device, rows in any order, memory that is kept."""
+"""Meshes of the CUDA engine: hierarchies on a device, rows in any order, memory that is kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def device(cuda: CudaDevice) -> Device:
 
 
 def everything(engine: Engine, case: MeshCase, world: World | None = None) -> Run:
-    """All outputs; of exact semantics also all gradients."""
+    """Computes all outputs, and with exact semantics all gradients."""
     if case.options.semantics != "exact":
         return run(engine, case, outputs=OUTPUTS, world=world)
     random = random_of(f"upstream of {case.name}")
@@ -92,7 +92,7 @@ def test_the_cpu_sees_the_same(name: str, device: Device) -> None:
     for output in ("exhausted", "beyond", "instance"):
         np.testing.assert_array_equal(actual.outputs[output], expected.outputs[output], err_msg=output)
     for output in ("normal", "closest", "gradient"):
-        # Where two closest points are equally far either may be taken.
+        # Either of two equally close points may be found.
         same = np.abs(actual.outputs[output] - expected.outputs[output]).max(-1) < 1e-4
         assert same.mean() > 0.98, output
     for gradient, value in expected.gradients.items():
@@ -128,7 +128,7 @@ def test_a_mesh_that_moved_is_as_good_as_a_new_one(sign: str, device: Device) ->
     for output in ("cost", "distance"):
         assert_image(actual.outputs[output], expected.outputs[output], 1e-6)
     assert_relative("spheres", actual.gradients["spheres"], expected.gradients["spheres"], 1e-3)
-    # The one that it came from stays where it was.
+    # The original mesh stays where it was.
     again = everything(device.engine, first, World([Instance(mesh, TURNED, sign=sign)]))
     np.testing.assert_array_equal(again.outputs["distance"], everything(device.engine, first).outputs["distance"])
 
@@ -183,7 +183,7 @@ def test_memory_is_that_of_the_triangles_and_given_back(device: Device) -> None:
     run(device.engine, BY_NAME["deep"], outputs=("distance",), world=world)
     held = device.native.device_bytes(0) - before
     faces, vertices = len(DEEP.faces), len(DEEP.vertices)
-    # A face takes nine floats, number, normal, three neighbours, three corners, and a sixteenth of that in boxes.
+    # A face takes nine floats, a number, a normal, three neighbours and corners, and a sixteenth of that in boxes.
     assert faces * 76 < held < 1.2 * (faces * 76 + vertices * 24) + 200_000
     del mesh, world
     device.native.device_trim(0)
@@ -210,11 +210,11 @@ def test_stages_are_timed(device: Device) -> None:
 
 @pytest.mark.parametrize("searches_on", [1, 3])
 def test_a_mesh_can_be_searched_on_other_streams_until_it_is_gone(searches_on: int) -> None:
-    """The emulated device runs stream 1 before stream 2, on which meshes are built, and stream 3 after it.
+    """Searches run on stream 1 or 3; the emulation runs 1 before stream 2, on which meshes are built, and 3 after it.
 
-    It is not that of the fixture, for which every function of torch waits.
+    The fixture's stream would not do, since every function of torch waits for it.
     """
-    # Elsewhere at first, for memory that is used again holds what was there.
+    # Stream 4 computes the expected distances, because memory that stream 2 uses again would hold the right contents.
     emulated, stream = cuda_devices.emulated(), 4
     native = emulated.native
     cuda = CudaEngine(native, 0, lambda: stream)
@@ -224,7 +224,7 @@ def test_a_mesh_can_be_searched_on_other_streams_until_it_is_gone(searches_on: i
     other = DEEP.moved(DEEP.vertices + 0.3)
 
     def built(mesh: Mesh) -> Mesh:
-        mesh.solid(cuda, "auto")  # As Mesh.build does for a GPU.
+        mesh.solid(cuda, "auto")  # Mesh.build does this for a GPU.
         return mesh
 
     def moved(mesh: Mesh) -> Mesh:
@@ -243,7 +243,7 @@ def test_a_mesh_can_be_searched_on_other_streams_until_it_is_gone(searches_on: i
         found = [distances(mesh), distances(another), distances(moved(mesh))]
         del mesh, another
         stream = 2
-        # Takes the memory of those that are gone.
+        # These take the memory of the deleted meshes.
         later = [built(mesh_of(engine, other)) for _ in range(3)]
         native.synchronize()
     finally:

@@ -1,4 +1,4 @@
-"""Costs and gradients with cuRobo's semantics, beside the float64 reference's: spec sections 3 to 8."""
+"""Costs and gradients with cuRobo's semantics, against the float64 reference: spec sections 3 to 8."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_distances_are_looked_for_as_far_as_costs(mesh_engine: Engine) -> None:
 
 
 def grid_value(grid: GridShape, point: np.ndarray) -> float | None:
-    """The value of the voxel whose centre is next below along each axis; None within two voxels of the end."""
+    """Returns the voxel whose centre is next below along each axis; None within two voxels of the border."""
     place = point / grid.voxel_size + (np.array(grid.distances.shape) - 1) / 2
     if (place < 2).any() or (place >= np.array(grid.distances.shape) - 2).any():
         return None

@@ -17,7 +17,7 @@ from support.meshes.reference import ExactScene
 from support.meshes.runs import run
 from support.meshes.spheres import Crowd, random_of
 
-# Metres. What is cut off or chosen otherwise within MARGIN is left out of the loss.
+# Metres. Spheres whose costs are cut off or chosen otherwise within MARGIN are left out of the loss.
 STEP, MARGIN = 3e-4, 2e-3
 # Few edges, so that most closest points stay where they are.
 SOLIDS = (Placed(shapes.ell(), TURNED), Placed(shapes.tetrahedron(0.9), (0.5, 0.2, -0.3, *LONG[3:])))
@@ -39,13 +39,13 @@ CASES = {
         case_of("differences swept at most", *KINDS, crowd=PATH, activation_distance=0.08, sweep=True, reduction="max"),
     )
 }
-# Which spheres are moved: all of them, or those of one time step.
+# The spheres that are moved: all of them, or those of one time step.
 WHERE = {"all": slice(None), "first": slice(0, 1), "second": slice(1, 2), "last": slice(-1, None)}
 
 
 @functools.cache
 def upstream_of(name: str) -> dict[str, Doubles]:
-    """All of one sign, so that the loss does not cancel; 0 where the loss would not be smooth."""
+    """Returns upstream gradients of one sign, so that the loss does not cancel; 0 where the loss is not smooth."""
     case = CASES[name]
     scene = ExactScene(case, MARGIN)
     cost, distance = scene.shaped(scene.cost), scene.shaped(scene.nearest["distance"])
@@ -62,7 +62,7 @@ def loss_of(engine: Engine, case: MeshCase, upstream: dict[str, Doubles]) -> flo
 
 
 def assert_slope(name: str, gradient: Doubles, step: Doubles, loss: Callable[[float], float]) -> None:
-    """The derivative along a direction, by central differences."""
+    """Compares the derivative along a direction with central differences."""
     measured = (loss(1.0) - loss(-1.0)) / 2
     expected = float((gradient.astype(np.float64) * step).sum())
     size = float(np.linalg.norm(gradient) * np.linalg.norm(step))
@@ -102,7 +102,7 @@ def test_gradients_of_poses(name: str, mesh_engine: Engine) -> None:
     upstream = upstream_of(name)
     gradient = run(mesh_engine, case, outputs=("cost", "distance"), upstream=upstream).gradients["poses"]
     for instance in range(len(case.placed)):
-        # Along each of the seven numbers; quaternions need not be of length 1.
+        # Each of the seven numbers is moved; quaternions need not be of length 1.
         for axis in range(7):
             step = np.zeros((len(case.placed), 7))
             step[instance, axis] = STEP
@@ -130,7 +130,7 @@ def test_gradients_of_the_weight(name: str, mesh_engine: Engine) -> None:
 
 
 def test_a_radius_pushes_as_far_as_its_costs_reach(mesh_engine: Engine) -> None:
-    # One sphere before a wall: cost d^2 / (2 eta), then d - eta / 2; its slope by the radius is that by the distance.
+    # A sphere before a wall: cost d^2 / (2 eta), then d - eta / 2; its slopes by radius and by distance are equal.
     wall = case_of("radius", shapes.wall(0.1), activation_distance=0.05)
     spheres = np.array([[[[-0.25, 0, 0, r] for r in (0.1, 0.16, 0.18, 0.21, 0.3)]]], np.float32)
     case = replace(wall, spheres=spheres)

@@ -1,4 +1,4 @@
-"""Distances, costs and gradients of the exact semantics, beside the float64 reference's."""
+"""Distances, costs and gradients of the exact semantics, against the float64 reference."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_outputs_do_not_depend_on_what_else_is_asked_for(name: str, mesh_engine:
         assert set(alone) == {key}
         assert alone[key].shape == everything[key].shape and alone[key].dtype == everything[key].dtype
         off = np.abs(np.nan_to_num(alone[key].astype(np.float64)) - np.nan_to_num(everything[key].astype(np.float64)))
-        # Another face may be found where two are equally far.
+        # Another face may be found if two are equally far.
         rows = off.reshape(*CASES[name].shape, -1).max(-1) > 3 * DISTANCE * size_of(CASES[name])
         scene = exact(name, found)
         assert not (rows & scene.shaped(scene.sure & scene.smooth)).any() or key == "face", key
@@ -103,7 +103,7 @@ def test_each_instance_can_be_asked_for(name: str, mesh_engine: Engine) -> None:
     gradients = scene.gradients(upstream, per_instance=True)
     for key in ("spheres", "poses"):
         assert_relative(key, result.gradients[key], gradients[key], GRADIENT, 1e-5)
-    # The closest of them is what is answered without.
+    # The closest instance is the answer without `per_instance`.
     nearest = run(mesh_engine, case, outputs=DISTANCES).outputs
     closest = outputs["distance"].min(-1)
     there = sure & np.isfinite(closest)

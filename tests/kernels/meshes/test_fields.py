@@ -1,4 +1,4 @@
-"""Signed distances on grids: at the places that are promised, with the values of the reference, and as obstacles."""
+"""Signed distances on grids: at the promised places, with the values of the reference, and as obstacles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def centres(counts: tuple[int, ...], origin: Doubles) -> torch.Tensor:
 
 
 def distances(placed: list[Placed], points: torch.Tensor) -> tuple[Doubles, Doubles]:
-    """From the closest, and where that is certain."""
+    """Returns the distances to the closest obstacle, and where they are certain."""
     seen = [Obstacle(one).look(points) for one in placed]
     least = torch.stack([one.distance for one in seen]).amin(0)
     return least.numpy(), torch.stack([one.sure for one in seen]).all(0).numpy()
@@ -55,7 +55,7 @@ def test_fields_as_curobo_has_them_are_positive_inside_and_end(mesh_engine: Engi
     options = {"semantics": "curobo_field"}
     values = mesh_engine.esdf(world, BOX, EDGES, SIZE, max_distance=0.1, **options).numpy()
     counts = (15, 12, 10)
-    # Centres (k - round(L / 2v)) v - v / 2, k = 1 ..: half a voxel off with an odd number of them.
+    # Centres are at (k - round(L / 2v)) v - v / 2, k = 1 ..: half a voxel off if their number is odd.
     origin = 0.5 - np.round(np.array(EDGES) / (2 * SIZE))
     expected, sure = distances(list(case.placed), centres(counts, origin))
     within = np.abs(expected) < 0.1 - 1e-6
@@ -82,7 +82,7 @@ def test_each_environment_has_its_field(mesh_engine: Engine) -> None:
 
 
 def test_a_field_stands_for_what_it_was_made_of(mesh_engine: Engine) -> None:
-    # Between the voxels of the field of a solid its distances are interpolated; posed as the solid itself.
+    # Distances of a solid's field are interpolated between its voxels; the field is posed as the solid itself.
     solid = Placed(ell(), ASIDE)
     mesh = world_of(mesh_engine, MeshCase("solid", (Placed(ell()),), np.zeros((0, 0, 0, 4), np.float32)))
     field = mesh_engine.esdf(mesh, (0.13, 0.13, 0.0, 1.0, 0.0, 0.0, 0.0), (1.3, 1.3, 0.9), 0.025)

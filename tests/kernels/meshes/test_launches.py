@@ -1,4 +1,4 @@
-"""Long trajectories are split into launches of about a second; what they yield is the same, bit for bit."""
+"""Long trajectories are split into launches of about a second, with the same results bit for bit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parts_of_trajectories_are_what_they_are_together(
     assert len(launches) >= 20
     for name, value in whole.items():
         if name == "gradient of poses":
-            # Sums over all rows, in another order.
+            # Sums over all rows are in another order.
             torch.testing.assert_close(parts[name], value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
         else:
             assert torch.equal(parts[name], value), name

@@ -1,4 +1,4 @@
-"""Edges of the mesh engine: one triangle or forty, no spheres, no obstacles, one row, sizes of chunks, odd values."""
+"""Edge cases: one triangle or forty, no spheres, no obstacles, one row, sizes of chunks, odd values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW = Crowd(batches=1, horizon=2, count=9)
 
 
 def soup(count: int) -> MeshShape:
-    """So many triangles, anyhow; some share corners."""
+    """Returns a number of random triangles, some of which share corners."""
     random = random_of(f"soup {count}")
     vertices = random.uniform(-0.5, 0.5, (count + 3, 3))
     faces = np.stack([random.permutation(count + 3)[:3] for _ in range(count)])
@@ -50,7 +50,7 @@ def test_any_number_of_triangles(count: int, mesh_engine: Engine) -> None:
 
 
 def assert_shapes(case: MeshCase, engine: Engine) -> None:
-    """Everything has the shape that was asked for."""
+    """Checks that everything has the requested shape."""
     upstream = dict.fromkeys(EVERY, np.ones(case.shape))
     result = run(engine, case, outputs=OUTPUTS, upstream=upstream)
     for name, values in result.outputs.items():
@@ -131,7 +131,7 @@ def test_spheres_that_are_off_are_not_there(mesh_engine: Engine) -> None:
 @pytest.mark.parametrize("name", ["box", "ell", "torus", "bowl"])
 def test_centres_on_the_surface_have_its_normal(name: str, mesh_engine: Engine) -> None:
     shape = {"box": shapes.box(), "ell": shapes.ell(), "torus": shapes.torus(12, 8), "bowl": shapes.bowl()}[name]
-    # The middles of faces, as float32 has them: on the surface, or a rounding beside it.
+    # The middles of faces in float32 are on the surface, or a rounding beside it.
     corners = shape.corners
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
@@ -145,13 +145,13 @@ def test_centres_on_the_surface_have_its_normal(name: str, mesh_engine: Engine) 
     assert_image(outputs["normal"][0, 0], normals, 1e-4)
     assert_image(outputs["gradient"][0, 0, :, :3], -normals, 1e-4)
     assert_image(outputs["gradient"][0, 0, :, 3], np.ones(count), 1e-6)
-    # On corners and edges there is some direction of length 1.
+    # The normals on corners and edges have some direction, and length 1.
     points = np.concatenate([shape.vertices, (corners + np.roll(corners, 1, 1)).reshape(-1, 3) / 2])
     spheres = np.pad(points, ((0, 0), (0, 1))).astype(np.float32)[None, None]
     outputs = run(mesh_engine, replace(case, spheres=spheres), outputs=("distance", "normal", "gradient")).outputs
     assert_image(outputs["distance"], np.zeros(outputs["distance"].shape), 1e-6)
     assert_image(np.linalg.norm(outputs["normal"].astype(np.float64), axis=-1), np.ones((1, 1, len(points))), 1e-4)
-    # cuRobo has no gradient there.
+    # cuRobo has no gradient on the surface.
     plain = replace(case, options=replace(case.options, semantics="curobo", max_distance=0.5))
     exact = replace(
         plain, spheres=np.pad(shapes.box((1, 1, 1)).vertices, ((0, 0), (0, 1))).astype(np.float32)[None, None]
@@ -169,7 +169,7 @@ def test_the_deepest_inside_is_found(mesh_engine: Engine) -> None:
         assert outputs["distance"].item() == pytest.approx(-0.3 * size, rel=1e-5)
         assert outputs["cost"].item() == pytest.approx(0.3 * size + 0.1 + 0.01, rel=1e-5)
         assert not outputs["beyond"].any()
-        # cuRobo's search ends before.
+        # cuRobo's search ends before that depth.
         limited = replace(case, options=replace(case.options, semantics="curobo"))
         assert not run(mesh_engine, limited).outputs["cost"].any()
 

@@ -1,4 +1,4 @@
-"""Mesh cases computed in double precision outside the repository, where they are at hand."""
+"""Mesh cases computed in double precision outside the repository, if they are available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from support.spheres import oracle
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)
-# Sides by one ray, as the other library counts, are others. Costs that exact has too are static and shallow.
+# The other library finds sides by one ray, which gives others in files 11 and 12. The two semantics have the same
+# costs where these are static and shallow.
 ONE_RAY = [path for path in FILES if not path.stem.startswith(("11", "12"))]
 STATIC = [path for path in FILES if "static" in path.stem and not path.stem.startswith("08")]
 DIFFERENCES = [path for path in STATIC if mesh_oracle.load(path).differences is not None]
@@ -28,7 +29,7 @@ def assert_reproduced(found: Found, cost: np.ndarray, gradient: np.ndarray) -> N
     ok = found.ok_cost
     assert_image(cost[ok], found.cost[ok], 1e-5 * weight + 1e-4 * largest)
     ok, expected = found.ok_gradient, found.gradient
-    # Relative to a row's own length where that is more than that of a plain cost's.
+    # Errors are relative to a row's own length if it exceeds that of a plain cost.
     size = np.maximum(np.linalg.norm(expected, axis=-1, keepdims=True), weight)
     assert_image(gradient[ok], expected[ok], 2e-3 * np.broadcast_to(size, expected.shape)[ok])
 

@@ -1,4 +1,4 @@
-"""Meshes of several parts that overlap, are nested or inside out: "auto" knows what they enclose, and says how."""
+"""Meshes of several parts that overlap, are nested or inside out: "auto" knows and reports what they enclose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def block(low: Corner, high: Corner) -> MeshShape:
 
 
 def within(low: Corner, high: Corner) -> Inside:
-    """The inside of such a box."""
+    """Returns the inside of a box between two corners."""
     return lambda points: ((points > np.asarray(low)) & (points < np.asarray(high))).all(-1)
 
 
@@ -69,7 +69,7 @@ def ball(centre: Doubles, radius: float) -> tuple[MeshShape, Inside]:
 
 @dataclass(frozen=True)
 class Union:
-    """A mesh, what it encloses, and its report: components, overlapping and turned ones."""
+    """A mesh, its inside, and its report: numbers of components, of overlapping and of turned ones."""
 
     shape: MeshShape
     inside: Inside
@@ -80,12 +80,12 @@ class Union:
 
 
 def two_sided(shape: MeshShape) -> MeshShape:
-    """Each face, and the same seen from behind."""
+    """Adds to each face the same face seen from behind."""
     return MeshShape(shape.vertices, np.concatenate([shape.faces, shape.faces[:, ::-1]]))
 
 
 def level(height: float) -> MeshShape:
-    """A square sheet around the unit cube that looks up."""
+    """A square sheet around the unit cube, which faces up."""
     corners = [[-2.0, -2, height], [3, -2, height], [3, 3, height], [-2, 3, height]]
     return MeshShape(np.array(corners), np.array([[0, 1, 2], [0, 2, 3]], np.int32))
 
@@ -97,7 +97,7 @@ def without_side(shape: MeshShape) -> MeshShape:
 
 
 ROOM = without_side(back(block((-1, -1, -1), (2, 2, 2))))
-# Rays from what stands in it meet all of its walls.
+# Rays from inside this room meet all of its walls.
 BOTTOMLESS = MeshShape(ROOM.vertices * (1, 1, -1) + (0, 0, 1), ROOM.faces[:, ::-1])
 A, B = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.5, 0.5, 0.5), (2.0, 2.0, 2.0))
 OUTER, HOLE, CORE = (-1.0, 2.0), (-0.5, 1.5), (0.0, 1.0)
@@ -148,7 +148,7 @@ UNIONS = {
     "frame, its rail inside out": Union(
         shapes.join(*(block(*leg) for leg in LEGS), back(block(*RAIL))), framed, 3, 3, 1
     ),
-    # It is in neither of the others.
+    # The part that is inside out is within neither of the others alone.
     "inside out, covered by two": Union(
         shapes.join(
             block((-1, -1, -1), (1, 1, 1)),
@@ -177,7 +177,7 @@ UNIONS = {
     "a gap": Union(shapes.join(block(*A), block((1 + 2e-7, 0.3, 0.2), SIDE[1])), beside, 2, 2),
     "the same twice": Union(shapes.join(block(*A), block(*A)), within(*A), 1, policy="normals"),
     "the same and its mirror image": Union(shapes.join(block(*A), back(block(*A))), within(*A), 1, policy="normals"),
-    # Faces that are drawn from both sides, with the vertices of the first.
+    # Faces that are drawn from both sides share their vertices.
     "from both sides": Union(two_sided(block(*A)), within(*A), 1, policy="normals"),
     "from both sides, the back first": Union(two_sided(back(block(*A))), within(*A), 1, turned=1, policy="normals"),
     "nearly the same twice": Union(shapes.join(block(*A), block(1e-7, 1 + 1e-7)), within(*A), 2, 2),
@@ -198,7 +198,7 @@ UNIONS = {
         any_of(within(*A), within((2, 0, 0), (3, 1, 1))),
         3,
     ),
-    # Rooms wind against what stands in them.
+    # Rooms wind opposite to what stands in them.
     "between a floor and a ceiling": Union(shapes.join(level(-0.2), block(*A), back(level(1.5))), within(*A), 3),
     "in a room": Union(shapes.join(block(*A), ROOM), within(*A), 2),
     "in a room, inside out": Union(shapes.join(back(block(*A)), ROOM), within(*A), 2, turned=1),
@@ -227,7 +227,7 @@ UNIONS = {
 
 
 def points_of(union: Union, count: int = 300) -> Doubles:
-    """Points in and around it; those that round to the surface are left out."""
+    """Returns points in and around a union, without those that round to the surface."""
     low, high = union.shape.vertices.min(0), union.shape.vertices.max(0)
     room = 0.2 * (high - low)
     points = np.random.default_rng(5).uniform(low - room, high + room, (count, 3)).astype(np.float32)
@@ -238,7 +238,7 @@ def points_of(union: Union, count: int = 300) -> Doubles:
 
 
 def seen(engine: Engine, mesh: Mesh, points: Doubles, sign: str = "auto", **options: object) -> dict[str, np.ndarray]:
-    """What spheres of 1 cm see of a mesh, and the gradient of the sum of their costs."""
+    """Returns the outputs for spheres of 1 cm, and the gradient of the sum of their costs."""
     rows = np.column_stack([points, np.full(len(points), 0.01)]).astype(np.float32).reshape(1, 1, -1, 4)
     case = MeshCase("parts", (), rows, options=Options(activation_distance=0.02, **options))  # type: ignore[arg-type]
     world = World([Instance(mesh, sign=sign)])
@@ -266,7 +266,7 @@ def test_auto_knows_what_unions_enclose(name: str, mesh_engine: Engine) -> None:
     assert inside.any() and not inside.all()
     found = seen(mesh_engine, mesh, points)
     assert_image(found["distance"], expected, 2e-6)
-    # What is 3 cm away costs nothing, what is inside costs its depth, and the way out of a part lowers the cost.
+    # Spheres 3 cm away cost nothing, spheres inside cost their depth, and the way out of a part lowers the cost.
     assert_image(found["cost"] > 0, 0.03 - found["distance"] > 0, 0)
     assert_image(found["d_spheres"][0, 0], found["gradient"], 1e-6)
     away = np.abs(expected) > 1e-3
@@ -304,7 +304,7 @@ def test_faces_of_parts_in_a_room_have_the_numbers_of_the_caller(mesh_engine: En
     found = run(mesh_engine, MeshCase("faces", (), rows), outputs=("face", "closest"), world=world).outputs
     corners = union.shape.corners[found["face"].ravel()]
     assert len({*found["face"].ravel().tolist()}) > 12
-    # A point on a plane has no volume above it.
+    # The closest point lies in the plane of its face.
     above = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     offset = ((found["closest"].reshape(-1, 3) - corners[:, 0]) * above).sum(-1)
     assert_image(offset, np.zeros(len(points)), 1e-5)
@@ -313,7 +313,7 @@ def test_faces_of_parts_in_a_room_have_the_numbers_of_the_caller(mesh_engine: En
 def test_parts_that_move_in_a_room_stay_solid(mesh_engine: Engine) -> None:
     union = UNIONS["in a room"]
     mesh = mesh_of(mesh_engine, union.shape)
-    # Out of the room, where nothing winds against it, and back into it.
+    # The block moves out of the room, where nothing winds against it, and back into it.
     for by in (0.5, -0.8, 30.0, 0.2):
         vertices = union.shape.vertices.copy()
         vertices[:8, 0] += by
@@ -328,7 +328,7 @@ def test_parts_that_move_in_a_room_stay_solid(mesh_engine: Engine) -> None:
 
 
 def grid_of(count: int, edge: float) -> tuple[MeshShape, Doubles]:
-    """count^3 boxes, 1 m apart from middle to middle, and their middles."""
+    """Returns count^3 boxes, 1 m apart from middle to middle, and their middles."""
     steps = np.arange(count, dtype=np.float64)
     middles = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
     unit = shapes.box((edge, edge, edge))
@@ -347,7 +347,7 @@ def test_a_thousand_parts_are_told_apart(mesh_engine: Engine) -> None:
     assert (report.components, report.overlapping_components, report.turned_components) == (1000, 0, turned.sum())
     found = seen(mesh_engine, mesh, middles + 0.1)
     assert_image(found["distance"], np.full(1000, -0.15), 1e-5)
-    # One of them grows into its six neighbours.
+    # One box grows into its 26 neighbours.
     vertices = shape.vertices.copy().reshape(-1, 8, 3)
     vertices[555] = middles[555] + 4 * (vertices[555] - middles[555])
     crowded = mesh_of(mesh_engine, MeshShape(vertices.reshape(-1, 3), faces.reshape(-1, 3)))
@@ -357,7 +357,7 @@ def test_a_thousand_parts_are_told_apart(mesh_engine: Engine) -> None:
 
 @pytest.mark.parametrize("count", [4, 20])
 def test_rooms_of_many_faces_wind_against_what_stands_in_them(mesh_engine: Engine, count: int) -> None:
-    """A room within another one counts once more."""
+    """A room within another room adds to the winding."""
     boxes, middles = grid_of(2, 0.5)
     rooms = [without_side(back(shapes.grid_box((size, size, size), count))) for size in (3.0, 3.2)]
     rooms = [shapes.moved(room, (0.5, 0.5, 0.5)) for room in rooms]
@@ -369,7 +369,7 @@ def test_rooms_of_many_faces_wind_against_what_stands_in_them(mesh_engine: Engin
 
 
 def test_parts_above_a_floor_of_many_faces_cost_little_more_than_both() -> None:
-    """Comparisons of places with each face, not with groups of faces, take twenty times as long as both builds."""
+    """Comparing places with each face, not with groups of faces, takes twenty times as long as both builds."""
     boxes, _ = grid_of(8, 0.5)
     steps = np.linspace(-1.0, 9, 23)
     rows, columns = (axis.ravel() for axis in np.meshgrid(np.arange(22), np.arange(22)))
@@ -379,7 +379,7 @@ def test_parts_above_a_floor_of_many_faces_cost_little_more_than_both() -> None:
     floor = MeshShape(points, corners.astype(np.int32))
 
     def seconds(*parts: MeshShape) -> float:
-        """The least processor time of a build."""
+        """Returns the least processor time of a few builds."""
         mesh, found = shapes.join(*parts), []
         for _ in range(5):
             before = time.process_time()
@@ -480,8 +480,7 @@ def test_parts_that_are_mirrored_by_a_move_are_turned(mesh_engine: Engine) -> No
 
 
 def test_surfaces_that_intersect_themselves_are_noticed(mesh_engine: Engine) -> None:
-    # A bar that is bent until its ends are in one another; a torus whose tube turns inside out; a vertex that is pulled
-    # through the face on the other side.
+    # A bar is bent until its ends intersect, and a vertex is pulled through the face on the other side.
     bar = shapes.grid_box((1.0, 1.0, 1.0), 12)
     x, y, z = (bar.vertices + 0.5).T
     angle, away = 1.1 * 2 * np.pi * x, 2 + 0.4 * y

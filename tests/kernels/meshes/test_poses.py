@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 def random_poses(count: int, seed: int = 0) -> Array:
-    """[I, 7], quaternions of any length."""
+    """Returns random poses [I, 7], with quaternions of any length."""
     return np.random.default_rng(seed).normal(size=(count, 7))
 
 
@@ -97,7 +97,7 @@ SHAPES: dict[str, Callable[[], Shape]] = {
 
 
 def scene(*shapes: Shape, **options: Any) -> World:
-    """The shapes beside each other, turned, quaternions not normalised; one more that is switched off."""
+    """The shapes beside each other, turned, with quaternions that are not normalised; and one that is switched off."""
     poses = random_poses(len(shapes), seed=5)
     poses[:, :3] *= 0.1
     poses[:, 0] += 0.6 * np.arange(len(shapes))
@@ -106,7 +106,7 @@ def scene(*shapes: Shape, **options: Any) -> World:
 
 
 def trajectories(world: World, count: int = 12, seed: int = 7) -> Tensor:
-    """[2, 4, S, 4] that pass by the shapes, one sphere off now and then."""
+    """Returns spheres [2, 4, S, 4] that pass by the shapes, some of them switched off at one time step."""
     random = np.random.default_rng(seed)
     start, way = random.normal(size=(2, 1, count, 3)) * 0.35, random.normal(size=(2, 1, count, 3)) * 0.12
     centres = start + way * np.arange(4)[None, :, None, None] + random.normal(size=(2, 4, count, 3)) * 0.01

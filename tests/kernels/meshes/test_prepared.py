@@ -1,4 +1,4 @@
-"""Prepared queries: the bits of `evaluate`, whatever the spheres, settings and outputs."""
+"""Prepared queries have the bits of `evaluate` for all spheres, settings and outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request_of(*arrays: np.ndarray) -> _native.QueryRequest:
 
 @dataclass(frozen=True)
 class Device:
-    """Where queries are answered, by kernels that write the bits of `evaluate` here."""
+    """The queries of a device, with an `evaluate` function that gives the same bits."""
 
     queries: Queries
     evaluate: Any

@@ -1,4 +1,4 @@
-"""What distances and costs promise for every input: that they are finite, of motion, of order, of environments."""
+"""Distances and costs of any valid input: finite values, obstacles in any order, linear gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWEPT = {"activation_distance": 0.02, "sweep": True}
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude between two."""
+    """Numbers of every order of magnitude from `low` to `high`."""
     return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
 
 
@@ -39,7 +39,7 @@ def meshes(draw: st.DrawFn) -> MeshShape:
     vertices = np.array(corners, np.float64) * draw(powers(1e-3, 1e3)) + draw(st.sampled_from([0.0, 0.3, 100.0]))
     face = st.tuples(*[st.integers(0, len(corners) - 1)] * 3)
     faces = np.array(draw(st.lists(face, min_size=1, max_size=8)), np.int32)
-    # At least one has an area.
+    # At least one triangle has an area.
     whole = np.concatenate([vertices, vertices[0] + np.eye(3)[:2]])
     return MeshShape(whole, np.concatenate([faces, [[0, len(corners), len(corners) + 1]]]).astype(np.int32))
 

@@ -15,7 +15,7 @@ from support.meshes.rows import cost_of
 from support.meshes.spheres import random_of
 from support.meshes.sweep import samples_of
 
-# Forms that differ in nothing but where the closest point lies are represented by a few.
+# Cases that differ only in where the closest point lies are represented by a few.
 DIFFERENT = [case.name for case in [*settings(), *sweeps()]]
 DIFFERENT += ["box", "torus", "long quaternion", "cuboid", "grid", "all kinds", "open box auto", "inside out auto"]
 
@@ -38,7 +38,7 @@ def test_distances_from_a_box_are_those_of_its_formula() -> None:
 
 
 def test_rays_see_the_side_that_they_meet_first() -> None:
-    # A box without a top: +z meets nothing, the other two the backs of walls. Inverted, no ray meets a back.
+    # In a box without a top, +z meets nothing, the other rays meet backs of walls; inverted, no ray meets a back.
     size = (0.8, 0.6, 0.5)
     inside = torch.tensor([[0.01, 0.02, 0.03], [0.3, -0.2, 0.24], [0.0, 0.0, 0.3], [-0.5, 0.05, 0.02]]).double()
     for mesh, expected in (
@@ -113,7 +113,7 @@ def test_samples_are_halvings_until_the_way_is_covered() -> None:
     assert fractions({0.0: 0.9, 0.5: 0.2}, 1.0, 0.1, 32) == ([0.5], False)
     middle = {0.0: 0.4, 0.5: 0.5, 0.25: 0.3}
     assert fractions(middle, 1.0, 0.1, 32) == ([0.25, 0.5], False)
-    # Out of samples where all is free that was looked at; not where something touches.
+    # Samples are exhausted if all places so far were free; not if one of them touches.
     assert fractions(middle, 1.0, 0.1, 1) == ([0.5], True)
     assert fractions({**middle, 0.5: -0.5}, 1.0, 0.1, 1) == ([0.5], False)
     deep = dict.fromkeys((0.0, 0.125, 0.25, 0.375, 0.5), -0.5)

@@ -1,4 +1,4 @@
-"""The same query gives the same bits: again, on other threads, in other company; and it takes no new memory."""
+"""Repeated queries have the same bits on any threads, agree on all instruction sets, and take no new memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.meshes.runs import OUTPUTS, Run, run, settings_of, world_of
 from support.meshes.spheres import Crowd, random_of, tensor
 
 PATH = Crowd(batches=8, horizon=8, count=40, step=0.2)
-# Boxes with squares for faces: closest points by the dozen that are equally far.
+# Boxes with squares for faces: dozens of closest points are equally far.
 SOLIDS = (
     Placed(shapes.torus(40, 20), TURNED),
     Placed(shapes.grid_box(), ASIDE),
@@ -67,7 +67,7 @@ def assert_same(first: Run, second: Run) -> None:
 def test_same_query_twice_gives_the_same_bits(name: str, mesh_engine: Engine) -> None:
     case = CASES[name]
     if mesh_engine.name == "emulation":
-        # There a thread of the device takes much longer.
+        # The emulation's threads take much longer.
         case = replace(case, spheres=np.ascontiguousarray(case.spheres[:2]))
     first, second = everything(mesh_engine, case), everything(mesh_engine, case)
     for key, value in first.outputs.items():
@@ -95,7 +95,7 @@ def test_every_instruction_set_gives_the_same_answer(isa: str, name: str) -> Non
     with instruction_set(isa):
         result = everything(cpu(), CASES[name])
     assert_image(result.outputs["distance"], reference.outputs["distance"], 1e-6)
-    # Where a sweep looks may hang on rounding.
+    # The places that a sweep samples may depend on rounding.
     largest = float(reference.outputs["cost"].max())
     assert (np.abs(result.outputs["cost"] - reference.outputs["cost"]) > 1e-5 * max(1.0, largest)).mean() < 0.005
     assert (result.outputs["instance"] != reference.outputs["instance"]).mean() < 0.005

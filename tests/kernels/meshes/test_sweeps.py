@@ -1,4 +1,4 @@
-"""Exact sweeps: they do not know the direction of time, and pass nothing unseen."""
+"""Exact sweeps do not depend on the direction of time, and miss nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sweeps_do_not_know_the_direction_of_time(reduction: str, speed: bool, s
 
 
 def plate(seed: int) -> CuboidShape:
-    """The wall that they pass, as a formula."""
+    """Returns the wall of `passes` as a cuboid."""
     return CuboidShape((10.0 ** -(1 + seed % 4), 1.6, 1.6))
 
 
@@ -63,7 +63,7 @@ def passes(seed: int) -> MeshCase:
 
 @functools.cache
 def least_distances(case: MeshCase, solids: tuple[Placed, ...], samples: int = 400) -> Doubles:
-    """The least distances on each row's halves of the way to its neighbours, to within half a gap: [B, H, S]."""
+    """Returns the least distances [B, H, S] on the halves of each row's ways to its neighbours, within half a gap."""
     centres = torch.from_numpy(case.spheres[..., :3].astype(np.float64))
     share = torch.linspace(0, 0.5, samples, dtype=torch.float64)[:, None]
     least = torch.full(case.shape, torch.inf, dtype=torch.float64)
@@ -87,7 +87,7 @@ def test_nothing_is_passed_unseen(seed: int, mesh_engine: Engine) -> None:
     seen = (outputs["cost"] > 0) | outputs["exhausted"]
     assert seen[touched].all()
     assert (outputs["cost"] > 0)[touched].mean() > 0.95
-    # Without a sweep many are.
+    # Some are missed without a sweep.
     static = run(mesh_engine, with_options(case, sweep=False)).outputs["cost"]
     assert (static[touched] == 0).any()
     assert (outputs["cost"] >= static * (1 - 1e-6)).all()
@@ -113,7 +113,7 @@ def test_ways_that_cost_nothing_are_free(name: str, mesh_engine: Engine) -> None
 
 @pytest.mark.parametrize("samples", [1, 2, 4, 8, 16])
 def test_ways_are_halved_as_often_as_the_samples_allow(samples: int, mesh_engine: Engine) -> None:
-    """Beside a wall, 0.1 m from it: parts of half the way, 1 m, are known to be free from an eighth on."""
+    """A sphere goes 2 m along a wall, 0.1 m from it; an eighth of half its way is so short that it must be free."""
     spheres = np.array([[-1.0, 0, 0.25, 0.05], [1, 0, 0.25, 0.05]], np.float32).reshape(1, 2, 1, 4)
     wall = Placed(CuboidShape((10.0, 10.0, 0.2)))
     case = MeshCase("beside", (wall,), spheres, options=Options(sweep=True, samples=samples))

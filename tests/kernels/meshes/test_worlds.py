@@ -1,4 +1,4 @@
-"""Worlds and what is asked of them: environments, switches, signs, single instances, weights, moved meshes."""
+"""Worlds: environments, switches, signs, single instances, weights, moved meshes."""
 
 from __future__ import annotations
 

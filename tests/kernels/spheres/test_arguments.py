@@ -1,4 +1,4 @@
-"""Arguments that make no sense are refused, each by name, with what was expected and what came."""
+"""Invalid arguments are refused, each by name, with the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EYE = np.eye(3).tolist()
 
 
 def arguments() -> dict[str, Any]:
-    """A call that works."""
+    """The arguments of a valid call."""
     random = torch.Generator().manual_seed(1)
     return {
         "positions": torch.rand(5, 3, generator=random) + torch.tensor([0.0, 0.0, 10.0]),

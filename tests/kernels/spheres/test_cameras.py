@@ -1,4 +1,4 @@
-"""Cameras of exact semantics: OpenCV's, several in one call, and what Pulsar's and OpenCV's have in common."""
+"""Cameras with exact semantics: OpenCV's, several in one call, and those that Pulsar and OpenCV can both describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compat semantics against our own rendition of the original, one scene for every behaviour it is known for."""
+"""Compat semantics against our own rendition of the original, with a scene for each of its known behaviours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def expected(name: str) -> tuple[compat_reference.Rendered, dict[str, Floats]]:
 
 
 def gradient_tolerance(name: str, case: SphereCase) -> float:
-    """Exponents of 1e4 leave little precision; a rectangle's rounding weighs camera gradients."""
+    """Exponents of 1e4 leave little precision, and the rounding of rectangles affects gradients of cameras."""
     return 1e-3 if case.gamma < 1e-3 or name == "cameras" else 1e-4
 
 
@@ -46,7 +46,7 @@ def test_image_info_and_gradients_are_the_originals(name: str, engine: Engine) -
     np.testing.assert_array_equal(sphere_ids(info), sphere_ids(rendered.info))
     np.testing.assert_array_equal(outputs["sphere_ids"][0], sphere_ids(rendered.info))
     numbers = [0, 1, 2, *range(4, info.shape[-1], 2)]
-    # Relative where large: at a gamma of 1e-4 the maximum exponent is 1e4.
+    # The tolerance is relative for large numbers: at a gamma of 1e-4 the maximum exponent is 1e4.
     np.testing.assert_allclose(info[..., numbers], rendered.info[..., numbers], rtol=1e-6, atol=1e-5)
     assert_image(outputs["depth"][0], rendered.info[..., 4])
     for key in wanted:
@@ -68,7 +68,7 @@ def test_fully_tracked_shares_and_background_add_up(engine: Engine) -> None:
     assert weights.shape == ids.shape
     assert (weights[ids < 0] == 0).all()
     assert (weights >= 0).all()
-    # The original's exponential is off by up to four in a hundred, and the shares with it.
+    # The original's exponential is off by up to 4%, and so are the shares.
     assert_image(weights.sum(-1), alpha, 0.05)
 
 

@@ -1,4 +1,4 @@
-"""What only the CUDA engine has: tile lists, threads in any order, memory on a device."""
+"""The CUDA engine: tile lists, threads in any order, memory on a device."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def retained(engine: Engine, semantics: Semantics, cameras: list[spheres.Camera]
 
 
 def gradients_of(engine: Engine, state: spheres.State) -> dict[str, torch.Tensor]:
-    """The gradients of all views, and the numbers of pixels."""
+    """Returns the gradients of all views, and the numbers of touched pixels."""
     count = len(state.cameras)
     upstream = np.stack([np.roll(CROWD.output_gradient, view, axis=0) for view in range(count)])
     gradients, touched = engine.backward(state, {"color": torch.from_numpy(upstream)}, (*SPHERE_INPUTS, "cameras"))
@@ -180,7 +180,7 @@ def test_backward_needs_only_what_forward_retained(semantics: Semantics, device:
     expected = gradients_of(device.engine, retained(device.engine, semantics, cameras))
     state = retained(device.engine, semantics, cameras)
     everything(device.engine, semantics)
-    # Tiles can be listed no more.
+    # No more tiles can be listed.
     device.cuda.session.set_pair_limit(0)
     actual = gradients_of(device.engine, state)
     for name, gradient in expected.items():
@@ -194,7 +194,7 @@ def test_a_state_counts_what_is_retained_of_each_view(semantics: Semantics, devi
         state = retained(device.engine, semantics, views_of(CROWD, *[0.0] * count))
         sizes.append(state.bytes - sum(image.nbytes for image in state.images.values()))
     per_view = sizes[1] - sizes[0]
-    # A record, a rectangle, two places in the order; and the pairs.
+    # Each sphere has a record, a rectangle and two places in the order, besides the pairs.
     assert sizes[2] - sizes[1] == per_view > 80 * len(CROWD.radii)
 
 
@@ -257,11 +257,11 @@ def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_betw
     with pytest.raises(InterruptedError):
         render(last=2)
     assert len(asked) == 2
-    # What was left half done does not show in what follows.
+    # The unfinished call does not affect the next one.
     assert torch.equal(render()["color"], whole["color"])
 
 
-# All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
+# Images of one tile: rows of 8, 6, 20 and 80 columns, few tracked spheres and many.
 TILES = [
     build(f"tile {channels} {n_track}", Cloud(count, 0.6, channels=channels), width=15, height=13, n_track=n_track)
     for count, channels, n_track in ((40, 3, 5), (300, 1, 2), (90, 15, 5), (33, 75, 9))

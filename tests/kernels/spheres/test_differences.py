@@ -44,14 +44,14 @@ ROTATION = turned(0.02, -0.01, 0.2)
 
 @dataclass(frozen=True)
 class Difference:
-    """Which input is moved, and the step: long enough for float32, short enough for a straight line."""
+    """The input that is moved, and the step: long enough for float32, short enough for a straight line."""
 
     name: str
     step: float
 
 
 def rendered(engine: Engine, case: SphereCase, cameras: list[Camera], *, retain: bool = False) -> tuple[Tensor, Any]:
-    """The colours, and the state if it is to be retained."""
+    """Returns the colours, and the state if it is retained."""
     outputs, state = engine.forward(
         torch.from_numpy(case.positions),
         torch.from_numpy(case.colors),
@@ -78,14 +78,14 @@ def gradients_of(
 
 
 def smooth_upstream(case: SphereCase, count: int = 1) -> Doubles:
-    """All of one sign in each channel, so that the loss does not cancel."""
+    """Returns upstream gradients of one sign in each channel, so that the loss does not cancel."""
     y, x = np.mgrid[: case.height, : case.width]
     waves = [1 + 0.5 * np.sin(0.3 * (channel + 1) * x + 0.2 * y) for channel in range(3)]
     return np.broadcast_to(np.stack(waves, -1), (count, case.height, case.width, 3)).astype(np.float64) / x.size
 
 
 def assert_differences(analytic: Doubles, values: Doubles, step: float, loss: Callable[[Doubles], float]) -> None:
-    """Central differences of each element, Richardson's correction included."""
+    """Compares gradients with central differences of each element, with Richardson's correction."""
     measured = np.zeros(values.shape)
     for at in np.ndindex(values.shape):
         slopes = []
@@ -185,7 +185,7 @@ def test_gradients_of_opencv_cameras(name: str, engine: Engine) -> None:
 
     analytic = gradients_of(engine, case, cameras(values[name]), upstream, ("cameras",))[name][0]
     if name == "camera_rotation":
-        # A rotation cannot leave the rotations: turn it about each axis.
+        # The entries of a rotation cannot be moved freely: turn it about each axis.
         generators = [np.cross(np.eye(3)[axis], np.eye(3)) for axis in range(3)]
         along = np.array([(analytic * (generator @ values[name])).sum() for generator in generators])
 

@@ -19,7 +19,7 @@ from support.spheres.exact_reference import ROUNDING, Exact
 from support.spheres.exact_runs import ExactScene, Reference
 from support.spheres.runs import run
 
-# What the original does not have: principal points between pixels, and spheres on either side of every limit.
+# Cases that the original lacks: principal points between pixels, and spheres on either side of every limit.
 OWN = [
     build("principal_between_pixels", camera=(*POSE, 3.4, -2.7)),
     build("orthogonal_between_pixels", camera=(*ORTHOGONAL_POSE, -1.3, 2.6), orthogonal=True),
@@ -60,7 +60,7 @@ def upstream_of(case: SphereCase, count: int = 1) -> dict[str, Floats]:
 
 
 def masked(gradients: dict[str, Floats], mask: NDArray[np.bool_]) -> dict[str, Floats]:
-    """Zero where the mask is false, so that pixels on the brink of a silhouette take no part."""
+    """Sets gradients to 0 where the mask is false, so that pixels on the brink of a silhouette do not count."""
     return {name: np.where(mask.reshape(mask.shape + (1,) * (g.ndim - 3)), g, 0) for name, g in gradients.items()}
 
 
@@ -75,7 +75,7 @@ def forward_reference(name: str) -> Reference:
 
 
 def largest_gamma_error(case: SphereCase) -> float:
-    """Exponents reach 1 / gamma, of which float32 keeps seven digits: what remains of an image's accuracy."""
+    """Returns the error of an image: exponents reach 1 / gamma, of which float32 keeps seven digits."""
     return 1e-5 if case.gamma >= 1e-3 else 1e-3
 
 
@@ -130,7 +130,7 @@ def nudged(case: SphereCase) -> SphereCase:
 
 
 def rounding_noise(name: str, case: SphereCase, upstream: dict[str, Floats]) -> float:
-    """What float32 leaves where one sphere has all the weight: the true gradient is then next to nothing.
+    """Returns the error of float32 where one sphere has all the weight, so that the true gradient is almost 0.
 
     A colour's difference to the pixel's is lost to rounding, and the exponent's derivative magnifies what is left.
     """
@@ -146,7 +146,7 @@ def rounding_noise(name: str, case: SphereCase, upstream: dict[str, Floats]) -> 
     return 4 * ROUNDING * size * magnified.get(name, 1.0)
 
 
-# Any of several equally close spheres may move the depth: there only the colour has one derivative.
+# Either of two equally close spheres may move the depth, so only the colour has a unique derivative there.
 GRADIENTS = [(name, UPSTREAM) for name in CASES if name != "equal_depths"]
 GRADIENTS += [(name, ("color",)) for name in ("equal_depths", "quarter_turn", "two_tracked", "far_plane")]
 
@@ -159,7 +159,7 @@ class Gradients:
         upstream: The gradients of the outputs, zero where a pixel is on the brink of a silhouette.
         wanted: The names that a call asks for.
         expected: The reference's gradients.
-        unsure: Those of the case moved by one rounding.
+        unsure: The reference's gradients of the case moved by one rounding.
     """
 
     upstream: dict[str, Floats]
@@ -184,7 +184,7 @@ def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engin
     case, reference = CASES[name], gradient_references(name, outputs)
     result = run(engine, case, "exact", outputs=outputs, wanted=reference.wanted, output_gradients=reference.upstream)
     for key, gradient in reference.expected.items():
-        # Where contributions cancel, one rounding of the scene changes a gradient by more than a ten-thousandth.
+        # One rounding of the scene changes a gradient by more than a ten-thousandth where contributions cancel.
         change = np.linalg.norm(reference.unsure[key] - gradient) / max(float(np.linalg.norm(gradient)), 1e-12)
         noise = rounding_noise(key, case, reference.upstream)
         assert_relative(key, result.gradients[key], gradient, max(1e-4, min(4 * change, 5e-3)), noise)

@@ -1,4 +1,4 @@
-"""Colours of spheres as levels, which the CPU's loops write in place of floats: the bits of the floats' conversion."""
+"""Colours of spheres that the CPU's loops write as levels in place of floats have the bits of converted floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.backends.engines import ENGINES
 from support.backends.gaussian_engines import instruction_set
 from support.levels import extreme_values, levels_of
 
-# Cameras whose last tiles have pixels outside.
+# Cameras whose last tiles extend beyond the image.
 CAMERAS = [Camera.opencv(60, 60, 33, 22, np.eye(3), (0, 0, shift), 67, 45) for shift in (0.0, 0.4)]
 SETTINGS = {
     semantics: Settings(gamma=0.1, max_depth=9.0, min_depth=0.1, semantics=semantics)

@@ -1,4 +1,4 @@
-"""Edges of the engine: nothing to draw, limits per pixel, odd films, early stops, spheres that must not matter."""
+"""Edge cases: nothing to draw, limits per pixel, odd films, early stops, spheres that must not matter."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_stopping_early_changes_colours_by_no_more_than_allowed(difference: floa
 def test_gradients_after_an_early_stop_are_those_of_what_was_rendered(engine: Engine) -> None:
     case = build("early", Cloud(count=600, half_width=0.8, z=(8.0, 18.0), radii=(0.2, 0.6)), camera=POSE, gamma=0.015)
     result = run(engine, case, "exact", wanted=("colors", "background"), allowed_difference=0.1)
-    # The image is linear in colours: with them the gradient gives the loss back.
+    # The image is linear in colours, so the gradient times the colours is the loss.
     loss = float((result.outputs["color"][0].astype(np.float64) * case.output_gradient).sum())
     by_gradient = float((result.gradients["colors"].astype(np.float64) * case.colors).sum())
     by_gradient += float((result.gradients["background"].astype(np.float64) * case.background).sum())

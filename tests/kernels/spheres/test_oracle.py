@@ -1,4 +1,4 @@
-"""Compat semantics against results of the original renderer itself, where they are at hand."""
+"""Compat semantics against results of the original renderer itself, if they are available."""
 
 from __future__ import annotations
 

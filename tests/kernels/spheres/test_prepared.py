@@ -1,4 +1,4 @@
-"""Prepared renders of spheres: the bits of `forward`, whatever the poses, outputs and encodings."""
+"""Prepared renders of spheres have the bits of `forward` for all poses, outputs and encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever valid input comes, results are finite and keep the promises of their kind."""
+"""Results of any valid input are finite and keep the promises of their kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ numbers = st.floats(-1, 1, width=32)
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude between two."""
+    """Numbers of every order of magnitude from `low` to `high`."""
     return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
 
 
@@ -35,7 +35,7 @@ def spheres(draw: st.DrawFn) -> tuple[list[float], list[float], float, float]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> SphereCase:
-    """Up to six spheres before an arbitrary camera."""
+    """Up to six spheres in front of an arbitrary camera."""
     rows = draw(st.lists(spheres(), max_size=6))
     orthogonal = draw(st.booleans())
     eye = [draw(powers(1e-3, 1e2)) * draw(st.sampled_from([-1, 0, 1])) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The same call gives the same bits: again, on other threads, on other instruction sets; and it takes no new memory."""
+"""Repeated calls have the same bits on any threads, agree on all instruction sets, and take no new memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of Adam are torch's, behind activations, whatever rows take part and however parameters are put together."""
+"""Adam steps match torch's, with activations, for any rows that take part and any grouping of parameters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_twenty_steps_are_those_of_float64_and_of_torch(
 def test_gradients_of_16_bits_are_their_float32(dtype: torch.dtype, activation: str, training_engine: Engine) -> None:
     it = used(parameter("halves", (301, 5), activation))
     half = it.gradient.to(dtype)
-    # Numbers below the smallest normal one, the largest one, and zeros of both signs.
+    # Numbers that are subnormal in float16, a large one, and zeros of both signs.
     half.view(-1)[:6] = torch.tensor([3e-7, -6e-8, torch.finfo(dtype).max / 4096, 5.9e-5, 0.0, -0.0]).to(dtype)
     actual, _ = stepped(training_engine, {"it": replace(it, gradient=half)}, 3)
     expected, _ = stepped(training_engine, {"it": replace(it, gradient=half.float())}, 3)

@@ -1,4 +1,4 @@
-"""What a step of Adam refuses, and how it says so."""
+"""Arguments that a step of Adam refuses, and the errors."""
 
 from __future__ import annotations
 

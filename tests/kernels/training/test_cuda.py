@@ -1,4 +1,4 @@
-"""What only CUDA devices have: an order of threads that must not matter, memory that is kept, and the CPU's results."""
+"""Training steps on CUDA devices: any order of threads, memory that is kept, and the CPU's results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_order_of_threads_does_not_matter_to_adam(thread_seed: int, emulated_cud
 
 
 def harmonics_parameter(coefficients: int, degree: int) -> tuple[Parameter, HarmonicsGradient]:
-    """Coefficients with their gradient, and its factors."""
+    """Returns a parameter of coefficients with their gradient, and the factors of that gradient."""
     count = 500
     of = used(parameter(f"harmonics {coefficients} {degree}", (count, coefficients, 3)))
     random = torch.Generator().manual_seed(degree)

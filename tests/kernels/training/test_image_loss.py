@@ -21,7 +21,7 @@ VALID = {"padding": "valid"}
 
 
 def case(name: str, *shape: int, mask: str = "", **options: object) -> LossCase:
-    """Images of this shape [C, H, W, K]; the mask holds "floats", "bytes" or "bools"."""
+    """A case with images of shape [C, H, W, K]; the mask holds "floats", "bytes" or "bools"."""
     image, target = pair(name, shape)  # type: ignore[arg-type]
     weights = torch.from_numpy(random_of(f"mask {name}").random(shape[:3]).astype(np.float32))
     masks = {"floats": weights, "bytes": (weights > 0.6).to(torch.uint8) * 255, "bools": weights > 0.3, "": None}
@@ -69,7 +69,7 @@ def test_values_and_gradients_are_those_of_float64(of: LossCase, training_engine
     for actual, expected in zip(result.views(), values, strict=True):
         assert actual.keys() == expected.keys()
         for name, value in expected.items():
-            # Variances of a single window are differences of float32 numbers near 1, beside 9e-4.
+            # Variances of a single window are differences of float32 numbers near 1, to which SSIM adds just 9e-4.
             tolerance = 3e-5 if name in ("total", "ssim") else 1e-6
             assert actual[name] == pytest.approx(value, rel=1e-6, abs=tolerance), name
     assert_relative("gradient", result.gradient.cpu(), gradient, 3e-5)
@@ -91,7 +91,7 @@ def test_rounding_hurts_less_than_torchs_the_more_so_the_nearer(
     assert better * (mine - exact).norm() <= (torchs - exact).norm()
 
 
-# |d| has kinks, which a step would go over.
+# |d| has kinks, which a finite-difference step would cross.
 SMOOTH = {"l1": 0.0, "l2": 0.5, "dssim": 0.5}
 
 

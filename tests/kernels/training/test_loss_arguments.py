@@ -1,4 +1,4 @@
-"""What losses refuse, and how they say so."""
+"""Arguments that losses refuse, and the errors."""
 
 from __future__ import annotations
 

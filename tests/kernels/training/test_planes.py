@@ -1,4 +1,4 @@
-"""What a step needs beside images: exposures, depths, alphas and motions of cameras, against float64 and autograd."""
+"""Exposures, depths, alphas, normals and motions of cameras in a step, against float64 and autograd."""
 
 from __future__ import annotations
 

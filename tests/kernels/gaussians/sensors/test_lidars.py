@@ -98,7 +98,7 @@ def test_gsplat_semantics_have_gradients_of_the_scene_alone() -> None:
 
 
 def test_only_gsplats_bounds_cull_what_is_out_of_the_field() -> None:
-    """But for what the margin holds; there is none where the turn begins."""
+    """Gaussians within the margin are kept; there is no margin at the beginning of the turn."""
     azimuths = np.array([-2.5, -1.0, -0.5, 0.0, 1.0, 2.5, 0.0, 0.0])
     elevations = np.array([0.0, 0.0, 0.0, -0.1, 0.0, 0.0, 0.6, -0.44])
     level = 5 * np.cos(elevations)
@@ -153,7 +153,7 @@ def test_extreme_lidars_give_finite_results(gaussian_engine: Engine) -> None:
 
 
 def test_given_rays_replace_those_of_returns() -> None:
-    """The tables then have no gradients."""
+    """With given rays, the tables have no gradients."""
     case = CASES["turn"]
     exposure = Exposure(torch.tensor(case.start))
     tables = {name: torch.tensor(getattr(TURN, theirs)) for name, theirs in TABLES.items()}

@@ -65,7 +65,7 @@ def test_images_and_gradients_along_rays_are_those_of_the_reference(name: str, g
 @pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("name", ["opencv", "rolling up"])
 def test_colors_alone_are_as_with_other_outputs(name: str, channels: int, gaussian_engine: Engine) -> None:
-    """The loops for three channels, for others and with further features agree."""
+    """The loops for three channels, for other numbers of channels and with further features agree."""
     case = RAY_CASES[name]
     tensors = {**case.scene, "colors": case.scene["colors"][:, [0, 1, 2, 0, 1][:channels]].contiguous()}
     wanted = ("means", "scales", "colors", "cameras", "lenses")
@@ -96,7 +96,7 @@ def test_gsplat_semantics_send_gradients_through_the_response_only(gaussian_engi
 def test_gsplat_semantics_have_no_gradient_of_distances_and_normals_where_alpha_is_clamped(
     gaussian_engine: Engine,
 ) -> None:
-    """A quirk of gsplat (sensors spec section 9): saturated Gaussians have none but of what they blend."""
+    """A quirk of gsplat (sensors spec section 9): saturated Gaussians have only gradients of their blended features."""
     opaque = {name: value[:1].clone() for name, value in scene(1).items()}
     opaque["means"][0], opaque["opacities"][0] = torch.tensor([0.0, 0.0, 2.0]), 1.0
     opaque["scales"][0], opaque["quats"][0] = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.9, 0.3, -0.2, 0.1])
@@ -116,7 +116,7 @@ def test_gsplat_semantics_have_no_gradient_of_distances_and_normals_where_alpha_
 
 @pytest.mark.parametrize("response", ["picture", "ray"])
 def test_gradients_are_slopes_of_the_loss(response: str, gaussian_engine: Engine) -> None:
-    """In one random direction of all parameters of the scene."""
+    """Compares slopes along one random direction of all parameters of the scene."""
     base = replace(CASES["rolling up"], settings={"response": response, "alpha_min": 1e-7, "transmittance_min": 0.0})
     random = torch.Generator().manual_seed(8)
     weights = {"color": torch.rand(36, 48, 3, generator=random), "depth": torch.rand(36, 48, generator=random)}
@@ -136,7 +136,7 @@ def test_gradients_are_slopes_of_the_loss(response: str, gaussian_engine: Engine
 
 @pytest.mark.parametrize("name", ["opencv", "rolling fisheye", "ftheta", "orthographic"])
 def test_conservative_bounds_leave_nothing_out(name: str, gaussian_engine: Engine) -> None:
-    """Many small and long Gaussians, with what they are without any bounds: gsplat's with one tile."""
+    """Many small and long Gaussians have the images of the reference, which has no bounds."""
     many = scene(120, seed=9)
     many["scales"] = many["scales"] * torch.tensor([0.05, 0.3, 1.5])
     case = replace(RAY_CASES[name], scene=many)
@@ -202,7 +202,7 @@ def test_what_makes_no_sense_along_rays_is_refused() -> None:
     ids=lambda lens: type(lens).__name__,
 )
 def test_large_images_are_put_together_from_small_ones(lens: SensorLens, gaussian_engine: Engine) -> None:
-    """Who reaches which pixels is found part by part of an image; other parts must give the same."""
+    """The pixels that Gaussians reach are found part by part of an image; other parts must give the same image."""
     random = torch.Generator().manual_seed(4)
     tensors = {
         "means": 3.0 * torch.randn(400, 3, generator=random),

@@ -1,4 +1,4 @@
-"""Along rays on CUDA devices: crowds in several views, tiles that were not listed, sums in a fixed order."""
+"""Gaussians along rays on CUDA devices: crowds in several views, tiles without lists, sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def crowd(channels: int) -> Gaussians:
 
 
 def made(engine: Engine, channels: int, outputs: Sequence[str] = IMAGES, **changes: object) -> Made:
-    """Two views of one lens, of which one moves: the outputs and gradients."""
+    """Returns the outputs and gradients of two views through the same lens, one of which moves."""
     moving = replace(RAY_CASES["rolling up"], start=pose(z=0.1), width=WIDTH, height=HEIGHT)
     cameras = [replace(RAY_CASES["opencv"], width=WIDTH, height=HEIGHT).camera(), moving.camera()]
     settings = Settings(**{"response": "ray", **changes})
@@ -66,7 +66,7 @@ def engine_of(device: CudaDevice, pair_limit: int | None = None) -> Engine:
     return Engine(device.name, device.device, False, forward, backward)
 
 
-# The second and the third have more features than a pixel keeps at a time.
+# The second and the third case have more features than a pixel keeps at a time.
 @pytest.mark.parametrize(
     ("channels", "outputs"), [(3, ("color", "alpha")), (11, IMAGES), (4, ("color", "depth", "normals"))]
 )
@@ -86,7 +86,7 @@ def test_tiles_that_were_not_listed_look_the_same_along_rays(cuda: CudaDevice) -
 
 @cache
 def in_order() -> Made:
-    """What the emulation makes before a test has it change the order of threads."""
+    """Returns the emulation's results in its usual order of threads, before a test changes it."""
     return made(engine_of(cuda_devices.emulated()), 3, deterministic=True)
 
 
@@ -106,5 +106,5 @@ def test_state_counts_the_rays(emulated_cuda: CudaDevice) -> None:
     given = Gaussians(**case.scene)
     _, state = engine_of(emulated_cuda).forward(given, [case.camera()], Settings(**case.settings), retain=True)
     assert state is not None
-    # Origins and directions of the pixels of whole tiles, of which there are 3 x 3.
+    # Origins and directions of the pixels in all 3 x 3 tiles, each a whole one.
     assert 9 * 256 * 24 < state.kept.bytes <= native.device_bytes(0)

@@ -84,7 +84,7 @@ def test_gsplat_semantics_send_no_gradient_through_the_projection(gaussian_engin
     exact = run(gaussian_engine, CASES["rolling"], upstream).gradients
     for name in ("opacities", "sh"):
         np.testing.assert_allclose(found[name], exact[name], rtol=1e-4, atol=1e-5)
-    # Through the directions of the harmonics: of the means, and half of its opposite to each centre.
+    # Gradients arrive through the directions of the harmonics: at the means, and half of the opposite at each centre.
     assert found["means"].any()
     centre = -found["means"].sum(0) / 2
     for end, matrix in (("", START), ("_end", END)):
@@ -103,7 +103,7 @@ def test_equal_poses_are_those_of_a_global_shutter(gaussian_engine: Engine) -> N
     assert_relative("camera_pose", both, steady.gradients["camera_pose"], 1e-3)
 
 
-# Around 2.40 some sigma points lie beyond the margin, a tenth of the image's height above it.
+# Some sigma points lie beyond the margin, a tenth of the image's height above it, for y around -2.40.
 @pytest.mark.parametrize("y", [-2.2, -2.35, -2.41, -2.45])
 def test_a_gaussian_across_the_margin_does_not_smear(y: float, gaussian_engine: Engine) -> None:
     ball = Gaussians(
@@ -118,7 +118,7 @@ def test_a_gaussian_across_the_margin_does_not_smear(y: float, gaussian_engine: 
         found, _ = gaussian_engine.forward(ball, [seen], Settings(), outputs=("radii", "means2d"))
         radii[domain] = found["radii"][0, 0, 0]
         if domain == "monotone":
-            # It moves by a quarter of a pixel during the exposure.
+            # The Gaussian moves by a quarter of a pixel during the exposure.
             assert abs(found["means2d"][0, 0, 0] - 32.0) < 0.25
     assert radii["monotone"] == 13
     assert (radii["gsplat"] > 20) == (y < -2.3)
@@ -126,7 +126,7 @@ def test_a_gaussian_across_the_margin_does_not_smear(y: float, gaussian_engine: 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_gaussians_far_outside_of_a_turning_view_stay_there(side: int, gaussian_engine: Engine) -> None:
-    """Some cross the plane of the camera where its turn goes on beyond the exposure."""
+    """Some Gaussians cross the camera's plane if its turn is continued beyond the exposure."""
     random, count = torch.Generator().manual_seed(1), 2000
     angle = torch.deg2rad(60 + 25 * torch.rand(count, generator=random))
     along, depth = 2 * torch.rand(count, generator=random) - 1, 1 + 4 * torch.rand(count, generator=random)
@@ -169,7 +169,7 @@ def test_two_cameras_are_as_two_calls(gaussian_engine: Engine) -> None:
 def test_fisheyes_show_what_is_behind_them_if_told_to(
     method: str, behind: bool, order: str, limit: float, gaussian_engine: Engine
 ) -> None:
-    """By Gaussians much smaller than pixels, at angles from the axis and in directions around it."""
+    """The Gaussians are much smaller than pixels, at several angles from the axis, in directions all around it."""
     degrees, sides = np.meshgrid([60, 89, 91, 100, 110, 125, 127, 150], np.linspace(0, 6, 9))
     angle, side = np.radians(degrees.ravel()), sides.ravel()
     around = np.stack([np.cos(side), np.sin(side)], -1)
@@ -235,7 +235,7 @@ def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_en
 
 @pytest.mark.parametrize("kind", ["pinhole", "orthographic", "fisheye", "distorted"])
 def test_by_the_jacobian_sensors_are_opencvs_cameras(kind: str) -> None:
-    """The formulas of these are others, in single precision."""
+    """OpenCV's cameras use other formulas, in single precision."""
     radial, tangential = (-0.1, 0.02, 0.001), (0.001, -0.002)
     lenses = {
         "pinhole": PINHOLE,
@@ -286,7 +286,7 @@ def test_gsplat_differentiates_its_projection_by_the_jacobian(gaussian_engine: E
 def test_a_barrel_shows_its_corners_only_in_the_monotone_domain() -> None:
     barrel = PinholeLens(fx=24.0, fy=24.0, cx=24.0, cy=18.0, radial=(-0.3, 0.1))
     corner = scene(1)
-    # Within the image, where the factor is below 0.8.
+    # The corner is within the image, where the distortion's factor is below 0.8.
     corner["means"] = torch.tensor([[4.4, 0.0, 4.0]])
     corner["scales"] = torch.full((1, 3), 0.1)
     for domain, shown in (("monotone", True), ("gsplat", False)):

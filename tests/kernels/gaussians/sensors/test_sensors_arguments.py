@@ -1,4 +1,4 @@
-"""Arguments of sensors that make no sense are refused, each by name, with what was expected and what came."""
+"""Invalid arguments of sensors are refused, each by name, with the expected and the actual value."""
 
 from __future__ import annotations
 

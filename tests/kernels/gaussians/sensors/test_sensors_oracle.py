@@ -1,4 +1,4 @@
-"""Sensor cases computed in double precision outside the repository, where they are at hand."""
+"""Sensor cases computed in double precision outside the repository, if they are available."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
         tolerance = (5e-5 if on_rays else 3e-5) * max(1.0, float(np.abs(image).max()))
         assert_image(outputs[name].numpy()[stable], image[stable], tolerance)
     radii = found.arrays["exact_radii"]
-    # Across the azimuth of half a turn ellipses of gsplat's lidars are a turn wide; ours are not.
+    # Ellipses of gsplat's lidars that cross the azimuth of half a turn are a whole turn wide; ours are not.
     whole = (radii < 1e5).all(-1)
     np.testing.assert_array_equal(outputs["radii"].numpy()[whole], radii[whole])
     seen = found.arrays["exact_visible"].astype(bool) & whole
     for name, tolerance in (("means2d", 5e-5), ("depths", 1e-5), ("conics", 1e-4)):
         values = found.arrays[f"exact_{name}"][seen]
-        # A lidar's places reach 6434 units.
+        # Coordinates in a lidar's image reach 6434 units.
         assert_image(outputs[name].numpy()[seen], values, tolerance * max(1.0, float(np.abs(values).max()) / 200))
     upstream = {name: torch.tensor(v).float() for name, v in found.image("v").items()}
     wanted = [*found.scene, "cameras", "lenses", *(["background"] if background is not None else [])]
@@ -65,14 +65,14 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
             assert not gradient.any(), name
             continue
         tolerance = {**TOLERANCES, **ON_SCENE}.get(name, 2e-3)
-        # Calibrations that all cameras share.
+        # All cameras share one calibration, so its gradients are summed.
         value = actual[name].numpy().reshape(-1, *gradient.shape)[: len(found.cameras)].sum(0)
         assert_relative(f"{semantics} {name}", value, gradient, tolerance, 1e-6)
 
 
 @pytest.mark.parametrize("name", LENSES)
 def test_lenses_see_points_where_they_were_seen_elsewhere(name: str, gaussian_engine: Engine) -> None:
-    """By Gaussians that are much smaller than pixels."""
+    """The points are Gaussians that are much smaller than pixels."""
     assert FOLDER is not None
     with np.load(FOLDER / "l01_lenses.npz") as archive:
         arrays = {key: archive[key] for key in archive.files}

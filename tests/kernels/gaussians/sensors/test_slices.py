@@ -35,7 +35,7 @@ ON_FILM = {name: replace(CASES[name], transforms=SLICES) for name in NAMES}
 ON_RAYS = {f"{name} on rays": replace(RAY_CASES[name], transforms=SLICES) for name in NAMES}
 ON_RAYS["given rays"] = replace(ON_RAYS["rolling up on rays"], rays=given_rays())
 ALL = {**ON_FILM, **ON_RAYS}
-# The half in front, as a track would be.
+# The half of the Gaussians in front of the lidar, as a track would be.
 ARC = Transform(10, 40, pose(0.0, 0.0, 0.1, (0.1, 0.2, 0.0)), pose(0.05, 0.0, -0.1, (-0.3, 0.1, 0.1)))
 
 
@@ -137,7 +137,7 @@ def test_gsplat_semantics_have_what_leads_through_the_response(gaussian_engine: 
 
 
 def test_a_slice_far_from_its_origin_is_placed_exactly(gaussian_engine: Engine) -> None:
-    """A track in the coordinates of a map: its origin is 2 km away."""
+    """The track is in the coordinates of a map, whose origin is 2 km away."""
     far = pose(0.0, 0.0, 0.0, (2000.0, 0.0, 0.0))
     case = ON_RAYS["rolling on rays"]
     near = (Transform(BEGIN, END, np.eye(4), pose(0.0, 0.0, 0.0, (0.2, 0.1, 0.0))),)

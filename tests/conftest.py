@@ -21,8 +21,8 @@ from support.backends import engines, gaussian_engines, mesh_engines, training_e
 
 pytest_plugins = ("support.covering", "support.reports", "support.turns")
 
-# Examples are the same in every run, and other ones with `--whole` or LUMIGRAD_FUZZ_SECONDS. An example may take longer
-# than the 200 ms that hypothesis would let it have, as any may on a busy machine.
+# Examples are the same in every run, and new ones with `--whole` or LUMIGRAD_FUZZ_SECONDS. An example may take longer
+# than hypothesis' 200 ms, since the machine may be busy.
 _EXAMPLES = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("repeatable", _EXAMPLES, derandomize=True)
 hypothesis.settings.register_profile("exploring", _EXAMPLES)
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def keep_loggers() -> Iterator[None]:
-    """Gives loggers back as they were: a handler of a test writes to a stream that is closed after it."""
+    """Restores loggers after a test, whose handlers write to streams that are closed then."""
     loggers = [logging.getLogger(name) for name in (None, "lumigrad")]
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield
@@ -63,7 +63,7 @@ def keep_loggers() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Spares the collector what is loaded for all tests: it would go through it again and again."""
+    """Keeps everything that is loaded for all tests out of later garbage collections."""
     gc.disable()
     try:
         return (yield)
@@ -75,7 +75,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mixes the folders' files: tests of kernels compute, tests of faults wait, and both at once are done sooner.
+    """Mixes the files of the folders: some tests compute, others wait, and both at once take less time.
 
     Files with tests that run alone come first: all processes wait for such a test to begin and to end, which takes
     longest while another one is in a test of a minute. The last files are the kernels', which are short, so that all

@@ -1,4 +1,4 @@
-"""The shape of the house: which layer and which package may import which, and what the client pulls in."""
+"""The architecture: which layers and packages may import which, and what importing the client loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = {
     "client": {"protos"},
     "server": {"protos", "kernels"},
 }
-# The packages of a layer, and modules beside them, from the lowest to the highest: each may import what is before it.
+# The packages of a layer, and its top-level modules, from the lowest to the highest: each may import those before it.
 # Those on one line may not import each other.
 ORDER = {
     "server": [
@@ -54,16 +54,16 @@ ORDER = {
         "start",
     ],
 }
-# Imports inside functions that point up: what a value type loads and saves is none of its business until it is asked.
+# Imports upwards inside functions: a value type needs its formats only when it is asked to load or save.
 UPWARDS = {"client": {("values", "formats")}}
 MOST_FILES = 25
 # Imports that close a circle, but not when modules are loaded: a handle may carry the world that it names, which only
-# type checkers need to know, and spans are imported when a program traces.
+# type checkers need to know, and spans are imported once a program traces.
 LATE = {
     ("lumigrad.client.values.handle", "lumigrad.client.values.world"),
     ("lumigrad.client.transport.tracing", "lumigrad.client.transport.spans"),
 }
-# Not ours to import below the server: neither layer may grow a dependency on how it is served.
+# Foreign packages that a layer below the server may not import, so that it does not depend on how it is served.
 FOREIGN = {
     "kernels": {"grpc", "google", "lumigrad.v1"},
     "protos": {"torch"},
@@ -73,7 +73,7 @@ GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
 def package(layer: str) -> Path:
-    """Where a layer lies: a folder of the checkout, or of an installed wheel."""
+    """Returns the folder of a layer, in the checkout or in an installed wheel."""
     spec = importlib.util.find_spec(f"lumigrad.{layer}")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
@@ -85,7 +85,7 @@ def python_files(layer: str) -> Iterator[Path]:
 
 @functools.cache
 def imported(path: Path, module: str) -> tuple[tuple[int, str], ...]:
-    """Absolute names of what a file imports, wherever in it, with the line."""
+    """Returns the absolute names of all imports in a file, with their lines."""
     found: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -136,7 +136,7 @@ def test_each_layer_has_files_to_look_at(layer: str) -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Top-level names of all modules that a statement brings into a fresh interpreter."""
+    """Returns the top-level names of all modules that a statement loads into a fresh interpreter."""
     script = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -144,10 +144,10 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_client_pulls_in_neither_torch_nor_the_upper_layers() -> None:
-    # The command line imports the package, too.
+    # The command line imports the package too.
     modules = loaded_by("import lumigrad.client.cli")
     found = modules & {"torch", "plyfile", "PIL", "prometheus_client", "matplotlib"}
-    # grpc itself looks whether a package grpc_tools is there; its compiler is what would cost.
+    # grpc itself checks whether there is a package grpc_tools; only its compiler would be costly.
     found |= {name for name in modules if name.startswith("grpc_tools.")}
     assert not found
     assert not [name for name in modules if layer_of(name) in {"server", "kernels"}]
@@ -166,7 +166,7 @@ def test_kernels_pull_in_no_grpc() -> None:
 
 
 def sources() -> Iterator[Path]:
-    """Every source file at hand: the layers, and beside the tests whatever a checkout holds."""
+    """Yields every source file of the layers and of the tests."""
     for root in (*(package(layer) for layer in LAYERS), Path(__file__).parent):
         for path in sorted(root.rglob("*")):
             if path.suffix in SOURCES and not path.name.endswith(GENERATED):
@@ -180,7 +180,7 @@ def test_python_files_say_what_they_are_for() -> None:
 
 
 def test_documents_are_in_the_navigation_of_the_site() -> None:
-    """`make docs` fails where one is not; here one hears of it sooner."""
+    """`make docs` also fails if one is missing, but later."""
     root = Path(__file__).parents[1]
     navigation = (root / "mkdocs.yml").read_text(encoding="utf-8")
     missing = [path.name for path in sorted((root / "docs").glob("*.md")) if f": {path.name}\n" not in navigation]
@@ -188,7 +188,7 @@ def test_documents_are_in_the_navigation_of_the_site() -> None:
 
 
 def packages(layer: str) -> dict[str, int]:
-    """The rank of each package of a layer."""
+    """Returns the rank of each package of a layer."""
     return {name: rank for rank, line in enumerate(ORDER[layer]) for name in line.split()}
 
 
@@ -231,7 +231,7 @@ def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
         graph[name] = {to for to in graph[name] if (own, package_of(to, layer)) not in UPWARDS.get(layer, ())}
         graph[name] -= {to for to in graph[name] if (name, to) in LATE}
         if path.name != "__init__.py":
-            # A module that is imported from a package is what the import is about, not the package.
+            # An import of a module from a package does not depend on the package's `__init__`.
             graph[name] -= {to for to in graph[name] if modules[to].name == "__init__.py"}
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
@@ -246,7 +246,7 @@ def test_folders_are_narrow() -> None:
 
 
 def imports_of_packages(layer: str) -> dict[str, set[str]]:
-    """The packages that each package of a layer imports."""
+    """Returns the packages that each package of a layer imports."""
     ranks = packages(layer)
     found: dict[str, set[str]] = {name: set() for name in ranks}
     for path in python_files(layer):

@@ -1,4 +1,4 @@
-"""Some of many combinations of parameters are run: with all pairs of values, the same each time; all of a few."""
+"""Of many combinations of parameters some are run, the same each time, that cover all pairs of values; of few, all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TESTS = 54 + 8 + 12 + 1
 
 
 def pairs(combinations: list[tuple[object, ...]], machines: bool) -> set[object]:
-    """All pairs of values; of instruction sets only that it is the CPU, unless they are asked for."""
+    """Returns all pairs of values; unless `machines`, instruction sets all count as the CPU."""
     seen = set()
     for combination in combinations:
         values = [value if machines else str(value).partition("-")[0] for value in combination]
@@ -91,7 +91,7 @@ def test_a_few_combinations_are_all_kept(count: int) -> None:
 
 
 def collected(folder: Path, seed: str, *arguments: str) -> list[str]:
-    """The names of what pytest would run of MANY, and what its summary says of their number."""
+    """Returns the names of the tests of MANY that pytest would run, and the count in its summary."""
     (folder / "test_many.py").write_text(MANY)
     environment = {
         "PYTHONPATH": str(Path(__file__).parent),
@@ -117,7 +117,7 @@ def test_pytest_runs_the_chosen_and_says_how_many_it_left_out(tmp_path: Path) ->
     many = [name for name in chosen if name.startswith("test_many")]
     assert 18 <= len(many) < 54 / 2
     assert chosen[-1] == f"{len(chosen) - 1}/{TESTS} tests collected ({TESTS - len(chosen) + 1} deselected)"
-    # Rows of a table stay, though fewer would have all its pairs.
+    # All rows of a table are kept, though fewer would have all its pairs.
     assert [name.partition("[")[0] for name in chosen[len(many) : -1]] == [
         *["test_few"] * 8,
         *["test_a_table"] * 12,

@@ -1,4 +1,4 @@
-"""The check of what the CUDA kernels use: what it reads, and when it fails."""
+"""The check of the resources that CUDA kernels use: its input, and when it fails."""
 
 from __future__ import annotations
 

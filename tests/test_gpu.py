@@ -1,4 +1,4 @@
-"""The program behind `make gpu`, as far as a machine without a GPU can run it."""
+"""The program behind `make gpu`, as far as it runs without a GPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH without ncu and compute-sanitizer, to which a test may add."""
+    """A PATH without ncu and compute-sanitizer; a test may add programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -74,7 +74,7 @@ def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def seconds_to_start() -> float:
-    """The time that a process of cases takes to start, on this machine as busy as it is."""
+    """Returns how long a process of cases takes to start on this machine, which may be busy."""
     started = time.monotonic()
     command = context.python("-c", "import tests.gpu.runner, support.gpu_cases")
     subprocess.run(command, env={**os.environ, **context.environment()}, cwd=context.ROOT, check=True)
@@ -82,7 +82,7 @@ def seconds_to_start() -> float:
 
 
 def test_cases_end_as_they_may_and_time_ends_them(tmp_path: Path) -> None:
-    # Two processes start before the case that hangs.
+    # The allowed time covers the start of two processes before the case that hangs.
     results = supervise(within(tmp_path, 3.0 + 6.0 * seconds_to_start()), "bench", "support.gpu_cases")
     status = {name: case["status"] for name, case in results["cases"].items()}
     assert status == {
@@ -137,7 +137,7 @@ sys.exit(program.main())
 def test_results_outlast_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    """They are in both folders, and a call for the table finds them; the process of the cases ends, too."""
+    """Results are in both folders, and `gpu table` finds them; the process of the cases ends too."""
     out, copies = tmp_path / "out", tmp_path / "copies"
     environment = {**os.environ, **context.environment(), "OUT": str(copies)}
     process = subprocess.Popen([sys.executable, "-c", STEPS, str(out)], env=environment, cwd=context.ROOT)
@@ -165,7 +165,7 @@ def test_results_outlast_a_kill(
 
 
 def test_counts_of_tests_are_written_while_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was counted is there when the process is killed, and at its end the rest."""
+    """Counts are written as tests run, so that they outlast a kill; at the end all of them are there."""
     suite, file = tmp_path / "test_some.py", tmp_path / "test.json"
     suite.write_text(SUITE, encoding="utf-8")
     broken = tmp_path / "test_broken.py"
@@ -250,7 +250,7 @@ def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
 
 
 def test_the_machine_is_probed_and_packages_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The import is of the packages in the folder, by a Python that does not look elsewhere for them."""
+    """The packages are imported from the folder by a Python that does not look elsewhere for them."""
     pytest.importorskip("tomllib", reason="Python 3.10 reads no pyproject.toml")
     from lumigrad.kernels import _native
 
@@ -267,7 +267,7 @@ def test_the_machine_is_probed_and_packages_are_put_together(tmp_path: Path, mon
 
 
 def test_calls_are_timed_in_turns_with_events_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose clock goes on by a millisecond for each "fast" call and three for each "slow" one."""
+    """The device's clock advances by 1 ms with each "fast" call and by 3 ms with each "slow" one."""
     clock, made = [0.0], []
 
     class Event:
@@ -298,7 +298,7 @@ def test_calls_are_timed_in_turns_with_events_of_the_device(monkeypatch: pytest.
 
 
 def test_calls_are_timed_alone_and_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that takes a millisecond for each call, and whose host takes two of them, on a clock that both share."""
+    """The device takes 1 ms for each call and its host 2 ms, on a clock that they share."""
     host, free = [0.0], [0.0]
 
     def call(_: int) -> None:

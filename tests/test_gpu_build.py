@@ -1,4 +1,4 @@
-"""What `make gpu-build` needs of a bare machine, and what `make gpu-pack` takes there."""
+"""The tools that `make gpu-build` needs on a bare machine, and what `make gpu-pack` takes there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ran(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in place of .gpu-pack, and one of its own for what is put together of it."""
+    """An empty folder in place of .gpu-pack, and another one in place of SITE, which is assembled from it."""
     folder = tmp_path / "pack"
     folder.mkdir()
     for module in (build, pack, site):
@@ -88,7 +88,7 @@ def program(folder: Path, text: str) -> str:
 
 
 def test_headers_are_packed_of_a_python_that_has_them(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first on PATH is one that only chooses a version, and does not run."""
+    """The first Python on PATH only chooses a version, and does not run."""
     folder = packed.parent
     include = folder / "usr" / "include" / "python3.12"
     headers(include, 12)
@@ -134,7 +134,7 @@ def test_the_pack_has_what_may_be_too_old() -> None:
 
 
 def test_tests_are_collected_from_what_is_put_together_alone(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a Python that sees all installed packages but lumigrad, and takes this machine for one with a GPU."""
+    """A Python that sees all installed packages but lumigrad collects them, as if this machine had a GPU."""
     monkeypatch.setattr(site, "_INSTALLED", "nowhere")
     pack._messages()
     from lumigrad.kernels import _native

@@ -1,4 +1,4 @@
-"""The comparisons of `make gpu-peers`, with stand-ins for the peers; and which of the pack fit a machine."""
+"""The comparisons of `make gpu-peers`, with stand-ins for the peers; and which peers of the pack fit a machine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_peers_that_fit_are_linked(pack: Path, tmp_path: Path, monkeypatch: pyte
     packed(pack)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert peer_pack.install() == {"gsplat": "ok"}
-    # Once more, as in a second run.
+    # A second run changes nothing.
     peer_pack.install()
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["gsplat_of_the_pack", "peers.json"]
     assert peer_pack.load("gsplat_of_the_pack").rasterization == 7

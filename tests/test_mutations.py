@@ -1,4 +1,4 @@
-"""What `make mutations` and the sanitizers rely on, which run too seldom to tell soon that the code has moved on."""
+"""Prerequisites of `make mutations` and the sanitizers, which run too rarely to notice early that code has changed."""
 
 from __future__ import annotations
 

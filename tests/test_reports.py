@@ -29,7 +29,7 @@ def test_long(worker):
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "support.reports", "-p", "no:cacheprovider", str(folder)]
-    # With it pytest shortens nothing itself.
+    # With CI set, pytest itself shortens nothing.
     environment = {**os.environ, "CI": "true"}
     tests = Path(__file__).parent
     return subprocess.run(command, cwd=tests, env=environment, capture_output=True, text=True, check=False)

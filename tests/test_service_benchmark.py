@@ -1,4 +1,4 @@
-"""The benchmark of the service runs, and its meter tells the time with the GIL from the time without."""
+"""The benchmark of the service runs, and its meter separates the time with the GIL from the time without."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks.service.gil_meter import GilMeter, Spent, Unknown
 
 ROOT = Path(__file__).parents[1]
-# Works for 0.1 s with the GIL, in two threads, then about as long without it, and says how long each took.
+# Works for 0.1 s with the GIL, in two threads, then about as long without it, and prints how long the latter took.
 PROGRAM = """
 import sys, threading, time, zlib
 
@@ -37,7 +37,7 @@ sys.stdin.readline()
 
 
 def metered(folder: Path, *, turned_on: bool) -> tuple[Spent, float]:
-    """What the program has spent by the meter, and how long it says that it worked without the GIL, in seconds."""
+    """Returns the program's time by the meter, and the seconds that it reports to have worked without the GIL."""
     try:
         meter = GilMeter(folder)
     except Unknown as error:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-# Holds the run lock from the line that it prints until its standard input is closed.
+# Holds the run lock from when it prints a line until its standard input is closed.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ class Runner:
         )  # fmt: skip
 
     def is_inside(self, seconds: float = 60.0) -> bool:
-        """Whether it holds the lock within so many seconds."""
+        """Returns whether it holds the lock within some seconds."""
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 

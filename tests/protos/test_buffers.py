@@ -1,4 +1,4 @@
-"""The memory of large payloads serves again, and never while anything views it."""
+"""The memory of large payloads is reused, but never while anything views it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads are cut and put together again, and lengths that do not fit are refused."""
+"""Payloads are split into chunks and put together again, and wrong lengths are refused."""
 
 from __future__ import annotations
 

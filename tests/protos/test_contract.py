@@ -1,7 +1,7 @@
 """The contract only grows: every field, enum value and method of `contract.txt` must stay as it is.
 
-After an addition to the .proto files run `python tests/protos/test_contract.py`, look at the difference, and commit
-it. Lines may be added; a line that changes or goes breaks callers that were built before.
+After an addition to the .proto files run `python tests/protos/test_contract.py`, check the difference, and commit it.
+Lines may be added; a line that changes or disappears breaks callers that were built before.
 """
 
 from __future__ import annotations

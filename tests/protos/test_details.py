@@ -1,4 +1,4 @@
-"""Typed error details cross in the trailing metadata, and rubbish there does no harm."""
+"""Typed error details travel in the trailing metadata, and garbage there does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests that are valid and hardly meant: `doubts` names the field, and says nothing of scenes as they should be."""
+"""Valid manifests that are hardly intended: `doubts` names the field, and reports nothing about proper scenes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from support.driving.scenes import Street, street
 @pytest.fixture
 def place(tmp_path: Path) -> Street:
     made = street(tmp_path)
-    # Its lenses are those of all tests.
+    # All tests share the lenses.
     made.manifest = copy.deepcopy(made.manifest)
     return made
 
 
 def said(place: Street) -> list[str]:
-    """All doubts about the scene as its file is now."""
+    """Returns all doubts about the scene as its file is now."""
     scene = read_manifest(place.file)
     return doubts(scene) + doubts_of_files(scene, means_of(scene))
 
@@ -59,7 +59,7 @@ def test_cameras_and_rigs_that_turn_about_the_vertical_are_no_doubt(place: Stree
 
 
 def quaternion(rotation: np.ndarray) -> list[float]:
-    """Return x y z w of a rotation, by the eigenvector of Bar-Itzhack's matrix."""
+    """Return the quaternion x y z w of a rotation, by the eigenvector of Bar-Itzhack's matrix."""
     r = rotation
     matrix = np.array(
         [

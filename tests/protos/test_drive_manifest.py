@@ -51,7 +51,7 @@ def change(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
 
 
 def lens_of(manifest: Any) -> dict[str, Any]:
-    """The lens of the first camera."""
+    """Returns the lens of the first camera."""
     return manifest["cameras"][0]["intrinsics"]["ftheta"]
 
 

@@ -1,4 +1,4 @@
-"""The messages of RenderStream: what is written and read by hand is what protobuf writes and reads."""
+"""The messages of RenderStream: the hand codec writes and reads the same bytes as protobuf."""
 
 from __future__ import annotations
 

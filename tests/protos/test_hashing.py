@@ -1,4 +1,4 @@
-"""The content hash is the one that scene.proto describes, whatever way the tensors travel."""
+"""The content hash is the one that scene.proto describes, however the tensors travel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.v1 import scene_pb2, world_pb2
 POSITIONS = np.arange(6, dtype="<f4").reshape(2, 3)
 COLORS = np.arange(2, dtype="<f4").reshape(2, 1)
 RADII = np.array([0.5, 1.0], "<f4")
-# sha256sum of the text and bytes below, so that no change of ours can move the name of a scene.
+# The sha256sum of the text and bytes below; a constant, so that no change of ours can alter the name of a scene.
 EXPECTED = "cb1f96e940151a0bd0d0c4269eb01fdeaa1ad92e94c89ae4626e2185892f806b"
 
 
@@ -26,7 +26,7 @@ def test_the_hash_is_over_names_types_shapes_and_bytes_by_field_number() -> None
     )  # fmt: skip
     assert hashlib.sha256(text).hexdigest() == EXPECTED
     payload = PayloadWriter()
-    # Not in the order of the field numbers: the order of arrival must not matter.
+    # The fields are not in the order of their numbers: the order of arrival must not matter.
     cloud = scene_pb2.SphereCloud(
         radii=payload.add(RADII), colors=payload.add(COLORS), positions=payload.add(POSITIONS)
     )

@@ -1,4 +1,4 @@
-"""The method tables: what they hold, and that stock protobuf stubs of any language understand each other with them."""
+"""The method tables, and stock protobuf stubs of any language that use them."""
 
 from __future__ import annotations
 

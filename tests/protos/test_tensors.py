@@ -1,4 +1,4 @@
-"""Arrays survive the way through a payload, and nothing malformed gets out of one."""
+"""Arrays survive the way through a payload, and malformed tensors are refused."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_small_arrays_share_a_region_that_is_reserved_for_them(most_bytes: float
     writer = LaneWriter(lease, most_bytes=most_bytes)
     writer.reserve(originals)
     tensors = [writer.add(array) for array in originals]
-    # Together 253 KB: too little for a region, unless the payload has to be short.
+    # The arrays have 253 KB together: too little for a region, unless the payload has to be short.
     assert len(regions) == (1 if most_bytes == math.inf else 2)
     reader = LaneReader(payload_of(writer), lambda span, field: part_of(regions[span.region], span, field))
     for tensor, original in zip(tensors, originals, strict=True):
@@ -205,7 +205,7 @@ def test_what_stays_in_the_payload_fits_a_message_with_the_header(count: int, re
         return len(regions) - 1, regions[-1]
 
     most = 256 << 10
-    # Payloads from a little below the limit on; each array is named by some 60 bytes of header.
+    # Payloads a little below the limit and larger ones; each array is named by some 60 bytes of header.
     originals = [np.zeros((1, 1, (most - 64 * count) // count // 4), np.float32) for _ in range(count)]
     writer = LaneWriter(lease, most_bytes=most)
     if reserves:

@@ -67,7 +67,7 @@ def as_message(kind: Any, frame: Frame[Any]) -> Any:
 
 
 def same_reading(kind: Any, raw: bytes) -> None:
-    """Codec and protobuf agree on bytes from anywhere, on refusing them too."""
+    """Checks that codec and protobuf agree on any bytes, including their refusal."""
     codec = FrameCodec(kind)
     try:
         expected = kind.FromString(raw)
@@ -110,7 +110,7 @@ def test_truncated_messages_are_read_or_refused_as_protobuf_does(header: Any, da
 
 @given(st.sampled_from(FRAMED), st.lists(st.binary(max_size=50), min_size=1, max_size=3), st.binary(max_size=20))
 def test_split_and_unknown_fields_are_read_as_protobuf_does(kind: Any, pieces: list[bytes], unknown: bytes) -> None:
-    # Field 1000, length-delimited, is in no message; of a field that comes twice the last one counts.
+    # Field 1000, length-delimited, is in no message; the last occurrence of a field counts.
     stranger = b"\xc2\x3e" + bytes([len(unknown)]) + unknown
     parts = [kind(data=piece).SerializeToString() for piece in pieces]
     same_reading(kind, stranger.join(parts))

@@ -29,7 +29,7 @@ def test_the_hand_codec_reads_what_protobuf_reads(tmp_path: Path) -> None:
         )
     ):
         (corpus / str(number)).write_bytes(b"\0" + message.SerializeToString())
-    # No limit of resident memory: the peak that the system reports includes that of the process that starts this one.
+    # No limit of resident memory: the reported peak includes that of the process that starts this one.
     limits = ("-rss_limit_mb=0", "-malloc_limit_mb=1024")
     bounds = (f"-max_total_time={SECONDS}", f"-artifact_prefix={tmp_path}/", *limits)
     command = [sys.executable, str(FUZZER), *bounds, str(corpus)]

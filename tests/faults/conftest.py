@@ -1,4 +1,4 @@
-"""A worker of each module, with no options unless the module starts its own as `process`, and its callers."""
+"""A worker for each module, with default options unless the module defines its own `process`, and its callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.calls.raw_calls import RawClient
 from support.workers.balance import nothing_is_left
 from support.workers.worker import WorkerProcess, worker
 
-# For each test of this folder.
+# Applies to each test of this folder.
 __all__ = ["nothing_is_left"]
 
 

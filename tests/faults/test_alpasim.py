@@ -38,9 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
 
 
 def rollouts(target: str, folder: Path, disturb: Callable[[], None]) -> str:
-    """All rollouts at once; something happens to the worker when a quarter of the steps are done.
+    """Runs all rollouts at once, and disturbs the worker after a quarter of the steps.
 
-    Returns what AlpaSim's modules log.
+    Returns the log of AlpaSim's modules.
     """
     command = [sys.executable, "-m", "support.driving.alpasim_rollouts", os.environ["ALPASIM"], target, SCENE]
     command += [str(ROLLOUTS), str(STEPS), str(folder)]
@@ -75,12 +75,12 @@ def test_a_worker_that_is_killed(place: Street, tmp_path: Path) -> None:
         first = process.worker_pid
         log = rollouts(process.target, tmp_path, lambda: os.kill(first, signal.SIGKILL))
         assert process.worker_pid != first
-    # Calls that were in progress, of one picture or of several, were repeated.
+    # Calls in progress, of one image or several, were repeated.
     assert re.search(r"RPC (batch_)?render_rgb failed with UNAVAILABLE; retrying", log)
 
 
 def test_a_worker_that_drains(place: Street, tmp_path: Path) -> None:
-    """Its successor takes the port, as a container's does."""
+    """The successor takes the port, as in a container."""
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
     with replaceable_worker(*options) as (first, replace):
         rollouts(first.target, tmp_path, replace)

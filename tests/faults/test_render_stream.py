@@ -1,4 +1,4 @@
-"""Streams of frames whose workers, callers, connections and scenes fail, over real sockets."""
+"""Streams of frames whose workers, callers, connections or scenes fail, over real sockets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stream_goes_on_with_another_worker_when_its_own_is_stopped() -> None:
             assert stopped is not None and stopped.wait() == 0
             other = next(it for it in workers if it is not stopped)
             assert other.metric("lumigrad_account_taken", resource="open_streams") == 1
-        # Frames that were begun were let finish.
+        # Frames that had begun were finished.
         codes = {line.split("code=")[1].split()[0] for line in stopped.log.splitlines() if "RenderFrame" in line}
         assert codes <= {"OK", "UNAVAILABLE"}
         assert "stopped calls=0" in stopped.log
@@ -242,7 +242,7 @@ def test_a_stream_leaves_another_tenant_its_share() -> None:
         for stream in streams:
             for _ in range(20):
                 stream.send(spec)
-        # They are begun on several threads, in any order.
+        # Frames begin on several threads, in any order.
         wait_for(process, "lumigrad_account_taken", 4, resource="open_streams")
         assert failure(RawFrames(greedy).receive).code() == Code.RESOURCE_EXHAUSTED
         wait_until(lambda: process.metric("lumigrad_queue_depth") > 10, "a queue of frames")
@@ -252,7 +252,7 @@ def test_a_stream_leaves_another_tenant_its_share() -> None:
         waited = (time.monotonic() - started) / 5
         one = time.monotonic()
         assert greedy.render(spec).arrays
-        # Behind one of the frames that are under way, not behind all that wait.
+        # The renders wait for a running frame, not for all that are queued.
         assert waited < 0.5 * (time.monotonic() - one) + 0.5
         for stream in streams:
             stream.call.cancel()
@@ -277,7 +277,7 @@ def test_thousands_of_frames_take_no_more_memory_than_a_few(process: WorkerProce
         render(4000)
         assert running.memory_info().rss - before < 6 * MIB
         assert running.num_threads() == threads
-        # The last one ends once its reply has left.
+        # The last frame ends once its reply has been sent.
         wait_until(lambda: process.metric("lumigrad_transit_bytes") == 0, "the end of the last frame")
         wait_until(lambda: process.metric("lumigrad_calls_in_progress") == 1, "the end of the last frame")
     client.close()

@@ -28,7 +28,7 @@ from support.workers.worker import LUMIGRAD, WorkerProcess, replaceable_worker, 
 
 Code = grpc.StatusCode
 CONFIG_ERROR = 2
-# AlpaSim's pauses before it repeats a call that was UNAVAILABLE.
+# AlpaSim's pauses before it repeats a call that ended with UNAVAILABLE.
 RETRY_SECONDS = (0.5, 2.0)
 
 
@@ -60,7 +60,7 @@ def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> No
         spec = gaussian_spec(opencv_camera(32, 24))
         spec.scene_ref.name = SCENE
         slow = SlowRender(alice)
-        # Her own renders are before the work that stores what she reads.
+        # Alice's renders run before the work that stores the scene she reads.
         views = max(1, round(0.7 / slow.seconds_per_view()))
         for _ in range(6):
             slow.start(views)
@@ -74,7 +74,7 @@ def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> No
 
 
 def setting(*path: str | int, to: Any) -> Callable[[Any], None]:
-    """Changes a field of a message."""
+    """A function that changes a field of a message."""
 
     def apply(message: Any) -> None:
         for step in path[:-1]:
@@ -101,7 +101,7 @@ FTHETA, PINHOLE, FISHEYE = (f"{SPEC}.{name}_param" for name in ("ftheta", "openc
 
 @dataclass(frozen=True)
 class Case:
-    """A camera's frame, what is changed in it, and the field and the status of the refusal; no field: there is none."""
+    """A camera's frame, the change made to it, and the field and status of its refusal; no field if it is accepted."""
 
     camera: str
     spoil: Callable[[Any], None]
@@ -234,7 +234,7 @@ def test_refused_frames_with_ego_masks_leave_no_memory_behind(place: Street) -> 
         memory = psutil.Process(process.process.pid).memory_info
         before = memory().rss
         for index in range(8):
-            # Each mask would have 59 MB.
+            # Each mask would take 59 MB.
             request = frame(
                 WIDE, insert_ego_mask=True, ego_mask_id=mask, image_quality=1e9,
                 resolution_w=5120, resolution_h=2880 + 16 * index,
@@ -291,7 +291,7 @@ def test_a_broken_manifest_ends_the_start_once(tmp_path: Path) -> None:
 
 def test_scenes_are_loaded_kept_evicted_and_loaded_again(tmp_path: Path) -> None:
     for seed, name in enumerate(("one", "two")):
-        # 0.6 MiB each, of which one fits.
+        # 0.6 MiB each, one of which fits.
         street(tmp_path, name, world_count=4000, seed=seed)
     options = ("--max-payload-mib", "1", "--scene-mib", "1", "--sensorsim", str(tmp_path))
     with worker("--device", "cpu", *options) as process, DrivingClient(process.target) as simulator:
@@ -327,7 +327,7 @@ def test_a_full_queue_is_unavailable(place: Street) -> None:
 
 
 def rollout(target: Callable[[], str], scene_id: str, steps: int, answered: list[float]) -> None:
-    """What AlpaSim does: a channel, cameras, masks, and batches, which it repeats twice if they are UNAVAILABLE."""
+    """Does what AlpaSim does: a channel, cameras, masks, and batches, repeated twice if they are UNAVAILABLE."""
     with DrivingClient(target()) as simulator:
         cameras = simulator.call("get_available_cameras", scene_id=scene_id).available_cameras
         simulator.call("get_available_ego_masks")
@@ -351,7 +351,7 @@ def rollout(target: Callable[[], str], scene_id: str, steps: int, answered: list
 
 
 def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None], count: int = 4) -> None:
-    """Several at once; something happens to the worker when all are under way: they repeat their batches alone."""
+    """Runs several rollouts, and disturbs the worker while all are in progress: they only repeat their batches."""
     answered: list[list[float]] = [[] for _ in range(count)]
     with ThreadPoolExecutor(count) as threads:
         running = [threads.submit(rollout, target, SCENE, steps, own) for own in answered]
@@ -364,7 +364,7 @@ def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None],
 
 @pytest.fixture(scope="module")
 def steps(request: pytest.FixtureRequest) -> int:
-    """The steps of a rollout: with `--whole` as many as a simulation of 20 s has."""
+    """The steps of a rollout; with `--whole`, as many as in a simulation of 20 s."""
     return 200 if request.config.getoption("whole") else 10
 
 
@@ -379,7 +379,7 @@ def test_rollouts_survive_a_worker_that_is_killed(place: Street, steps: int) -> 
 
 
 def test_rollouts_survive_a_worker_that_drains(place: Street, steps: int) -> None:
-    """Its successor takes the port, as a container's does."""
+    """The successor takes the port, as in a container."""
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
     with replaceable_worker(*options) as (first, replace):
         rollouts(lambda: first.target, steps, replace)

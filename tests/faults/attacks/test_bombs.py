@@ -1,4 +1,4 @@
-"""Requests that are small on the wire and large behind it."""
+"""Requests that are small on the wire and large when decompressed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_compressed_requests_are_refused_before_anything_is_unfolded(
     process: WorkerProcess, compression: grpc.Compression
 ) -> None:
     memory = psutil.Process(process.process.pid).memory_info
-    # Zeros, which shrink a thousandfold; below gRPC's limit for a message, so that only compression is at stake.
+    # Zeros, which compress a thousandfold; the message is below gRPC's limit, so that only compression is at stake.
     bomb = bytes(3 * MIB)
     with process.channel() as channel:
         assert (

@@ -1,4 +1,4 @@
-"""Nothing that arrives on the port brings the worker down, learns more than a status, or harms another call."""
+"""No bytes that arrive on the port end the worker, reveal more than a status, or harm another call."""
 
 from __future__ import annotations
 

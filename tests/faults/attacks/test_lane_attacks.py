@@ -1,4 +1,4 @@
-"""Callers who break the rules of shared memory: they harm nobody, and learn nothing that is not theirs."""
+"""Callers who break the rules of shared memory harm nobody, and learn nothing that is not theirs."""
 
 from __future__ import annotations
 

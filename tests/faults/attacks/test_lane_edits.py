@@ -1,4 +1,4 @@
-"""Shared memory that its caller changes, shrinks or lets go of while the worker uses it."""
+"""Callers change, shrink or release shared memory while the worker uses it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nobody_dies_of_memory_that_shrinks(people: SimpleNamespace, kind: str, 
 
 
 class Scribbler(threading.Thread):
-    """Writes numbers all over a region, and takes its pages away, over and over."""
+    """Keeps overwriting a region with random numbers and removing its pages."""
 
     def __init__(self, memory: Array, descriptor: int) -> None:
         super().__init__(daemon=True)
@@ -112,7 +112,7 @@ class Scribbler(threading.Thread):
 
 
 def test_uploads_that_change_while_they_are_read(people: SimpleNamespace) -> None:
-    """Faces are indices: whatever was checked must be what is used."""
+    """Faces are indices: the worker must use the same bytes that it has checked."""
     shape = mesh_arrays(torus(200, 120))
     with RawLane(people.alice) as lane:
         tensors = {name: lane.place(array, 1) for name, array in shape.items()}
@@ -138,7 +138,7 @@ def test_uploads_that_change_while_they_are_read(people: SimpleNamespace) -> Non
 
 
 def check_hash(client: RawClient, info: scene_pb2.SceneInfo) -> None:
-    """What is stored is what it is named after."""
+    """Fails unless the content of a stored scene has the hash that names it."""
     _, arrays = client.get(scene_id=info.scene_id, with_tensors=True)
     payload = PayloadWriter()
     scene = scene_pb2.Scene()
@@ -164,7 +164,7 @@ def test_gradients_that_change_while_they_are_used(people: SimpleNamespace) -> N
 
 
 def test_regions_that_are_let_go_of_while_they_are_read(people: SimpleNamespace) -> None:
-    """The call is refused, or has read what was there; nothing half."""
+    """A call is refused, or has read everything that was there."""
     with RawLane(people.alice) as lane:
         stop = threading.Event()
         scene = scene_pb2.Scene()

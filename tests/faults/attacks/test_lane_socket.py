@@ -1,4 +1,4 @@
-"""The socket that opens shared-memory lanes: who may connect, who is refused, and that nothing leaks."""
+"""The socket that opens shared-memory lanes: who may connect, who is refused, and that no resource leaks."""
 
 from __future__ import annotations
 

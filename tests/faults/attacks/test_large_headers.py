@@ -1,4 +1,4 @@
-"""Requests that take long to check in Python: sixteen at a time of one tenant delay another's small renders little."""
+"""Requests that take long to check in Python: sixteen at once of one tenant hardly delay another's small renders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mallory(process: WorkerProcess) -> Iterator[RawClient]:
 
 @pytest.fixture(scope="module")
 def stored(mallory: RawClient) -> Stored:
-    """Scenes of mallory's."""
+    """Scenes that mallory has stored."""
     payload = PayloadWriter()
     world = DistanceClient(mallory).put(large_world(), payload).scene.scene_id
     return {"world": world, "spheres": mallory.put(sphere_cloud(5)).scene.scene_id}
@@ -81,7 +81,7 @@ def posed(stored: Stored) -> tuple[str, Messages]:
 
 
 def batch(stored: Stored) -> tuple[str, Messages]:
-    """As many items as a call may have, of many kinds."""
+    """As many items as a call may have, all different."""
     specs = [
         spec_of(opencv_camera(2, 2), scene_id=stored["spheres"], gamma=0.1 + index / 1000, outputs=["color"])
         for index in range(256)
@@ -95,7 +95,7 @@ def serialized(name: str, request: distance_pb2.QueryRequest, payload: PayloadWr
 
 
 def processor_seconds(process: WorkerProcess, work: Callable[[], object]) -> float:
-    """What the worker takes meanwhile."""
+    """The worker's processor time during `work`."""
     before = process.processor_seconds()
     work()
     return process.processor_seconds() - before
@@ -125,6 +125,6 @@ def test_large_requests_of_one_tenant_hardly_delay_small_renders_of_another(
     finally:
         flood.end()
     print(f"{name}: one takes {alone:.3f} s, a render beside {AT_ONCE} {sorted(taken)}")
-    # Side by side, the sixteen would all be checked while one render waits.
+    # The worker would check all sixteen side by side while one render waits.
     assert statistics.median(taken) < max(2 * alone, 0.1)
     assert process.health() == 1

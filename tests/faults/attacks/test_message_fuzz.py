@@ -1,6 +1,6 @@
-"""Any messages at all, over a real socket: what is wrong with them is the caller's fault, and the worker goes on.
+"""Arbitrary messages over a real socket: errors are the caller's fault, and the worker goes on.
 
-For LUMIGRAD_FUZZ_SECONDS for each method, 0.2 unless set.
+Each method is tried for LUMIGRAD_FUZZ_SECONDS, 0.2 by default.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def unharmed(process: WorkerProcess, client: RawClient) -> Iterator[None]:
 
 
 def chunk_of(method: Method, payload: bytes) -> list[bytes]:
-    """The payload in a message of its own."""
+    """The payload in a separate message."""
     return [FRAME_OF[method.path](data=payload).SerializeToString()] if payload else []
 
 
 def expected(message: Any) -> Collection[grpc.StatusCode]:
-    """The statuses that a request may get; frames have deadlines in their requests."""
+    """The statuses that a request may get; a frame's request may contain a deadline."""
     is_timed = getattr(message, "timeout_ms", 0) > 0
     return {*CALLERS_FAULT, *([grpc.StatusCode.DEADLINE_EXCEEDED] if is_timed else ())}
 
@@ -90,7 +90,7 @@ def test_valid_messages_with_some_fields_changed_are_the_callers_fault(client: R
 def fuzz_around(
     client: RawClient, method: Method, header: bytes, payload: bytes, words: tuple[str, ...]
 ) -> Callable[[], None]:
-    """What sends requests that are like one that is valid."""
+    """A function that sends changed copies of a valid request."""
 
     @BATCH
     @given(changed(GetMessageClass(INPUTS[method.path]).FromString(header), words))

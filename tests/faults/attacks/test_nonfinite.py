@@ -1,4 +1,4 @@
-"""Losses that diverge: NaN in, NaN out where it belongs, counted; nothing else and nobody else is affected."""
+"""Diverging losses: NaN spreads only where it belongs, is counted, and affects nothing and nobody else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counted(process: WorkerProcess, engine: str) -> float:
 
 
 def wait_for_count(process: WorkerProcess, engine: str, count: float) -> None:
-    """A call is counted when it has ended, which its caller may see a little earlier."""
+    """Waits for the count, which is updated when the call ends, possibly after its caller has the reply."""
     until = time.monotonic() + 30
     while counted(process, engine) < count:
         assert time.monotonic() < until
@@ -58,13 +58,13 @@ def test_what_is_no_number_stays_with_those_it_concerns(
     assert found > 0
     wait_for_count(process, engine, before + found)
     process.wait_for_log(f" nonfinite={found}")
-    # Whoever is not in that pixel has the gradients that it always had.
+    # Primitives that are not in that pixel keep their gradients.
     rows = spoilt["index"] if sparse else np.arange(len(good[NAMES[engine][0]]))
     spared = np.all([np.isfinite(spoilt[name]).reshape(len(rows), -1).all(1) for name in NAMES[engine]], axis=0)
     assert spared.mean() > 0.5
     for name in NAMES[engine]:
         np.testing.assert_array_equal(spoilt[name][spared], good[name][rows][spared], err_msg=name)
-    # And the state that was differentiated has taken no harm.
+    # The differentiated state is unchanged.
     again = frame.backward(upstream)
     for name, array in good.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)

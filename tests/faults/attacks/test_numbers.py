@@ -1,4 +1,4 @@
-"""Numbers that are sizes are refused when they are huge; the others may be anything, and take nothing."""
+"""Numbers that are sizes are refused when they are huge; other numbers may have any value, and cost nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = {
     FieldDescriptor.CPPTYPE_UINT32: (1 << 32) - 1,
     FieldDescriptor.CPPTYPE_UINT64: (1 << 64) - 1,
 }
-# What is allocated or iterated over, or indexes something.
+# Numbers that are allocated, iterated over, or used as an index.
 SIZES = {
     *("Camera.height", "Camera.width", "DistanceSettings.samples", "FieldRequest.environment"),
     *("GaussianSettings.sh_degree", "GaussianSettings.tile_size", "McmcStrategy.cap", "Obstacle.environment"),
@@ -70,14 +70,14 @@ NO_SIZES = {
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
     *("FrameRequest.number", "FrameRequest.timeout_ms"),
 }
-# Refused whatever they are; of shared memory, which tests of lanes try; of JPEG, which tests of formats try; and of
-# scenes with levels, which their tests try.
+# Numbers that other tests cover: of peers, which are always refused; of shared memory (tests of lanes), of JPEG (tests
+# of formats), and of scenes with levels (their tests).
 ELSEWHERE = {
     *("Peers.rank", "Peers.size", "RegionSpan.length", "RegionSpan.offset", "RegionSpan.region"),
     "OutputFormat.quality",
     "GaussianLevels.sh_degree",
 }
-# Fields of driving simulators, which tests/faults/test_sensorsim.py tries.
+# Fields of driving simulators, which tests/faults/test_sensorsim.py covers.
 DRIVING = {
     *("CameraSpec.resolution_h", "CameraSpec.resolution_w", "CameraSpec.trajectory_idx"),
     *("LidarRenderRequest.frame_end_us", "LidarRenderRequest.frame_start_us"),
@@ -86,14 +86,14 @@ DRIVING = {
 
 
 def training(client: RawClient, density: dict[str, Any]) -> tuple[Method, list[bytes]]:
-    """A training of one step, of a scene of its own, since a scene has one training."""
+    """A training of one step, with a new scene, since a scene has one training."""
     start = start_of(client, density={**density, "extent": 1})
     requests = training_pb2.TrainRequest(start=start), training_pb2.TrainRequest(step={"batch": 1})
     return METHODS["TrainingService/Train"], [request.SerializeToString() for request in requests]
 
 
 def numbers(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
-    """The integers of a message, those that are not set included, and of the messages in it."""
+    """The integers of a message and its nested messages, unset ones included."""
     for field in message.DESCRIPTOR.fields:
         value: Any = getattr(message, field.name)
         if field.message_type is None:
@@ -125,7 +125,7 @@ def test_every_number_of_a_request_is_a_size_or_not() -> None:
 
 
 def calls(client: RawClient) -> Iterator[Callable[[], tuple[Method, list[bytes]]]]:
-    """What makes calls that succeed: a method, and its messages."""
+    """Functions that return calls that succeed: a method, and its messages."""
     for method, header, payload in (*valid_requests(client), *valid_distance_requests(client)):
         frames = [FRAME_OF[method.path](data=payload).SerializeToString()] if payload else []
         yield lambda call=(method, [header, *frames]): call
@@ -153,7 +153,7 @@ def test_huge_sizes_are_refused_and_other_numbers_may_be_anything(process: Worke
 
 
 def with_huge(method: Method, requests: list[bytes], index: int, place: int) -> list[bytes]:
-    """The messages, in one of which an integer is the largest there is."""
+    """The messages, with one integer set to its largest value."""
     message = GetMessageClass(method.request).FromString(requests[index])
     holder, field = list(numbers(message))[place]
     setattr(holder, field.name, MOST[field.cpp_type])

@@ -1,4 +1,4 @@
-"""Shapes whose sizes overflow when multiplied, or hide behind a zero, are the caller's fault wherever they stand."""
+"""Shapes whose sizes overflow when multiplied, or hide behind a zero, are the caller's fault wherever they occur."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shape = Sequence[int]
 
 
 def tensor(shape: Shape, dtype: int = tensor_pb2.DTYPE_FLOAT32) -> tensor_pb2.Tensor:
-    """Without a single byte, as tensors that have a zero among their sizes."""
+    """A tensor without any bytes, which is complete if one of its sizes is zero."""
     return tensor_pb2.Tensor(dtype=dtype, shape=shape)
 
 
@@ -143,7 +143,7 @@ def test_fields_of_any_size(process: WorkerProcess, client: RawClient) -> None:
         request = distance_pb2.FieldRequest(scene=world_of(cuboid(1, 1, 1)), size=size, voxel_size=voxel_size)
         code = status_of(client.channel, method, [request.SerializeToString()])
         is_small = len(size) == 3 and all(0 < edge <= 1 for edge in size) and 0.5 <= voxel_size < 1e301
-        # However small both are, a voxel may be as large as the field.
+        # A voxel may be as large as the field, however small both are.
         is_one_voxel = len(size) == 3 and all(0 < edge <= voxel_size < 1e301 for edge in size)
         refused = (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
         assert code == Code.OK if is_small else code in refused or (is_one_voxel and code == Code.OK)
@@ -178,7 +178,7 @@ def test_gradients_and_updates_of_any_shape(process: WorkerProcess, client: RawC
     stored = client.put(sphere_cloud(3)).scene
     others = {"means": gaussian_cloud(3), "vertices": mesh_arrays(torus(6, 4))}
     scenes = {"positions": stored, **{name: client.put(cloud).scene for name, cloud in others.items()}}
-    # Its obstacles change, not its tensors.
+    # Updates change a world's obstacles, not its tensors.
     scenes["distances"] = DistanceClient(client).put(world_of(cuboid(1, 1, 1))).scene
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

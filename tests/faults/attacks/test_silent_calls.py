@@ -1,4 +1,4 @@
-"""Calls that are opened and never say anything, and health checks in crowds: others are served all the same."""
+"""Calls that never send anything, and crowds of health checks: other callers are served all the same."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def process() -> Iterator[WorkerProcess]:
 
 @contextmanager
 def silent(target: str, path: str, count: int) -> Iterator[list[grpc.Call]]:
-    """Calls that are open, and whose request does not come."""
+    """Open calls whose requests never arrive."""
     said_enough = threading.Event()
 
     def say_nothing() -> Iterator[bytes]:
         said_enough.wait()
         yield from ()
 
-    # A connection that is nobody else's.
+    # A separate connection.
     with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         calls = [channel.stream_stream(path)(say_nothing()) for _ in range(count)]
         try:
@@ -64,7 +64,7 @@ def test_a_stranger_who_says_nothing_is_sent_away_at_once(process: WorkerProcess
 
 def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(process: WorkerProcess) -> None:
     with silent(process.target, CHECK, 150) as checks, silent(process.target, WATCH, 150) as watches:
-        # All but the newest are ended as others come.
+        # The newest calls stay; older ones are ended as others come.
         until = time.monotonic() + 60
         while sum(call.done() for call in (*checks, *watches)) < 296:
             assert time.monotonic() < until
@@ -76,7 +76,7 @@ def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(pro
 
 def test_crowds_of_watchers_take_no_place_from_calls_nor_from_checks(process: WorkerProcess) -> None:
     with ExitStack() as stack:
-        # On connections of their own: one alone may not have so many calls.
+        # Separate connections, since one may not have so many calls.
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(process.target, own)) for _ in range(4)]
         watchers = []
@@ -99,7 +99,7 @@ def test_watchers_that_leave_while_others_come_do_not_stop_the_server(process: W
                 assert next(watcher).status == SERVING
                 watcher.cancel()
 
-    # Fewer than may be silent at once.
+    # Fewer than the number of calls that may be silent at once.
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(watch_and_leave, range(3)))
     assert process.health() == SERVING

@@ -1,4 +1,4 @@
-"""What a tenant does with its streams, open, silent, slow or reset, leaves another tenant's renders as they were."""
+"""Open, silent, slow or reset streams of one tenant leave another tenant's renders as they were."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def render(client: RawClient) -> None:
 
 
 def assert_unharmed(process: WorkerProcess, client: RawClient, renders: int = 5) -> None:
-    """The worker does little else before it has rendered."""
+    """Fails if the worker spends more than a second of processor time before it has rendered."""
     for _ in range(renders):
         before = process.processor_seconds()
         render(client)
@@ -82,7 +82,7 @@ def serves(client: RawClient) -> bool:
 
 
 class Stream:
-    """A call of mallory's that sends some messages, and then nothing, or one message again and again."""
+    """A call of mallory's that sends some messages, and then nothing, or one message repeatedly."""
 
     def __init__(self, channel: grpc.Channel, path: str, *messages: bytes, drip: bytes | None = None) -> None:
         self._more = threading.Event()
@@ -113,7 +113,7 @@ class Stream:
 @contextmanager
 def streams(target: str, path: str, count: int, *messages: bytes, drip: bytes | None = None) -> Iterator[list[Stream]]:
     with ExitStack() as stack:
-        # Connections that are nobody else's, two, since one may not have so many calls.
+        # Two separate connections, since one may not have so many calls.
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(target, own)) for _ in range(2)]
         made = [Stream(channels[number % 2], path, *messages, drip=drip) for number in range(count)]
@@ -123,13 +123,13 @@ def streams(target: str, path: str, count: int, *messages: bytes, drip: bytes | 
 
 
 def silence(seconds: float) -> Iterator[bytes]:
-    """Requests that do not come."""
+    """Requests that never come."""
     time.sleep(seconds)
     yield from ()
 
 
 def start_of(client: RawClient) -> bytes:
-    """The message that begins a training of a scene of its own."""
+    """The message that begins a training of a new scene."""
     cloud = {name: array for name, array in gaussian_cloud(20, seed=next(SEEDS)).items() if name != "covariances"}
     stored = client.put(cloud).scene
     start = training_pb2.TrainingStart(
@@ -147,7 +147,7 @@ def test_silent_streams_leave_renders_alone(process: WorkerProcess, alice: RawCl
         assert_unharmed(process, alice)
         assert process.health() == 1
         refused = [stream.call for stream in silent if stream.has_ended.is_set()]
-        # On a slow machine some have been silent for too long by then.
+        # Some streams have been silent for too long by then on a slow machine.
         assert Code.RESOURCE_EXHAUSTED in {call.code() for call in refused} <= {Code.RESOURCE_EXHAUSTED, Code.CANCELLED}
 
 
@@ -158,7 +158,7 @@ def test_reflection_asks_for_a_token_and_ends_streams_that_stop(process: WorkerP
         with pytest.raises(grpc.RpcError) as error:
             next(stub.ServerReflectionInfo(iter([request]), timeout=60))
         assert error.value.code() == Code.UNAUTHENTICATED
-        # Before it has said anything, too.
+        # The token is missed even before the call has sent anything.
         call = channel.stream_stream(REFLECTION)(silence(10 * STALL_SECONDS), timeout=20 * STALL_SECONDS)
         assert call.code() == Code.UNAUTHENTICATED
         services = next(stub.ServerReflectionInfo(iter([request]), timeout=60, metadata=MALLORY))
@@ -172,13 +172,14 @@ def test_a_connection_has_as_many_streams_as_there_are_slots(process: WorkerProc
     header = struct.Struct(">BHBBI")
     settings: dict[int, int] = {}
     with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
-        # The client's preface and an empty frame of settings; the server's come first of all.
+        # The client sends its preface and an empty settings frame; the server's settings come first.
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
         with connection.makefile("rb") as stream:
             high, low, kind, _, _ = header.unpack(stream.read(header.size))
             assert kind == SETTINGS
             settings.update(struct.iter_unpack(">HI", stream.read(high << 16 | low)))
-    # Streams are calls that wait or run, trainings, and 64 of frames; section 6.5.2 of RFC 9113 numbers the setting.
+    # The limit covers calls that wait or run, trainings, and 64 streams of frames; section 6.5.2 of RFC 9113 has the
+    # number of the setting.
     assert settings[3] == max(128, 64 + 32 + MAX_TRAININGS + 64)
 
 
@@ -200,7 +201,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
         assert {call.code() for call in ended} <= {Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION}
         refused = [call for call in ended if call.code() == Code.RESOURCE_EXHAUSTED]
         assert f"of {MAX_TRAININGS // 2} open trainings (--max-trainings)" in refused[0].details()
-        # And another tenant begins one.
+        # Another tenant can still begin a training.
         with process.channel() as channel:
             frames = channel.stream_stream(TRAIN)(
                 iter([start_of(alice)]), metadata=[("authorization", f"Bearer {TOKENS['alice']}")], timeout=20
@@ -211,7 +212,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
 
 
 class Upload:
-    """A Put whose payload comes in pieces, some time apart."""
+    """A Put whose payload comes in delayed pieces."""
 
     def __init__(self, channel: grpc.Channel, nbytes: int, piece: int, every_seconds: float) -> None:
         payload = PayloadWriter()
@@ -237,7 +238,7 @@ def test_an_upload_that_drips_is_ended_and_a_slow_one_is_not(process: WorkerProc
         # 100 kB/s for longer than the limit.
         slow = Upload(channel, 5 * STALL_SECONDS // 3 * 100_000, 20_000, 0.2)
         assert dripping.call.code() == Code.CANCELLED
-        # The call is written down after its client has heard.
+        # The log line is written after the client has the status.
         wait_until(lambda: "less than 64 KiB of a payload" in process.log)
         assert slow.call.code() == Code.OK
 
@@ -269,7 +270,7 @@ def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawCli
     attacker = threading.Thread(target=reset_rapidly, args=(process.port, RESETS, has_ended))
     attacker.start()
     try:
-        # A worker that gets little of a busy machine falls behind; gRPC then cancels calls, which clients repeat.
+        # A worker that gets little time on a busy machine falls behind; gRPC then cancels calls, which clients repeat.
         with Client(process.target, token=TOKENS["alice"], timeout_s=60) as client:
             while attacker.is_alive():
                 before = process.processor_seconds()

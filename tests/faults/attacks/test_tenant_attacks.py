@@ -1,4 +1,4 @@
-"""One tenant does its worst with what all share: another goes on working, and everything comes back."""
+"""One tenant abuses everything that tenants share: another goes on working, and all resources are released."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GREEDY, OTHER = "greedy-0123456789abcdef", "other-0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    """A worker with 16 MiB for payloads, of which each tenant may have 4."""
+    """A worker with 16 MiB for payloads, 4 of which each tenant may have."""
     options = ("--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30")
     with worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as started:
         yield started
@@ -45,13 +45,13 @@ def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
 
 
 def works(client: RawClient, seed: int) -> None:
-    """Store a scene, and render it: 7 KiB and 3 KiB of payload."""
+    """Stores a scene and renders it, with 7 KiB and 3 KiB of payload."""
     scene_id = client.put(sphere_cloud(200, seed=seed)).scene.scene_id
     assert client.render(spec_of(opencv_camera(16, 16), scene_id=scene_id)).arrays["color"].shape == (1, 16, 16, 3)
 
 
 def stalled_put(go_on: threading.Event) -> Iterator[Frame]:
-    """A header that declares nearly 2 MiB, of which nothing comes."""
+    """A header that declares nearly 2 MiB, none of which arrive."""
     payload = PayloadWriter()
     scene = scene_of(sphere_cloud(74_000), payload)
     yield Frame(scene_pb2.PutRequest(scene=scene, payload_bytes=payload.length))
@@ -102,14 +102,14 @@ def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
     assert error.code() == Code.RESOURCE_EXHAUSTED
     assert "bytes of payloads in progress (--tenant-transit-mib)" in error.details()
     assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
-    # What it is takes nothing, and another tenant has a share of its own.
+    # The scene's description takes no payload, and another tenant has a share of its own.
     assert people.a.get(scene_id=scenes[0].scene_id)[0].info.scene_id == scenes[0].scene_id
     assert people.b.get(scene_id=scenes[1].scene_id, with_tensors=True)[1]["positions"].shape == (60_000, 3)
     for call in held:
         call.cancel()
     go_on.set()
     wait_for(process, "lumigrad_transit_bytes", 0)
-    # Replies that nobody reads, then nobody waits for.
+    # Replies are left unread, and then cancelled.
     request = scene_pb2.GetRequest(scene_id=scenes[0].scene_id, with_tensors=True)
     calls = [people.a.scene_stub.Get(request, timeout=30) for _ in range(2)]
     for call in calls:
@@ -121,7 +121,7 @@ def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
 
 @pytest.fixture(scope="module")
 def trainings() -> Iterator[SimpleNamespace]:
-    """A worker of whose 64 MiB for trainings each tenant may have 32, and two tenants."""
+    """A worker with 64 MiB for trainings, 32 of which each tenant may have, and two tenants."""
     options = ("--training-mib", "64", "--queue-size", "128")
     with (
         worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as process,
@@ -137,13 +137,13 @@ def resident(process: WorkerProcess) -> int:
 
 
 def test_trainings_that_do_not_fit_are_refused_before_they_take_memory(trainings: SimpleNamespace) -> None:
-    """72, twelve at a time, of 112 MB each."""
+    """72 trainings of 112 MB each are tried, twelve at a time."""
     process = trainings.process
     works(trainings.a, 1)
     starts = [start_of(trainings.a, gaussian_cloud(118_000, coefficients=16, seed=seed)) for seed in range(4)]
 
     def begin(start: training_pb2.TrainingStart) -> Any:
-        # One scene is trained once at a time.
+        # A scene has at most one training at a time.
         while (error := failure(RawTraining(trainings.a, start).started)).code() == Code.FAILED_PRECONDITION:
             pass
         return error
@@ -167,7 +167,7 @@ def test_trainings_that_do_not_fit_are_refused_before_they_take_memory(trainings
 
 
 def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(trainings: SimpleNamespace) -> None:
-    """Each of 1024x1024 pixels, of which two fit at the most; they go with their call."""
+    """Each state has 1024x1024 pixels, and at most two fit; they are released with their call."""
     process = trainings.process
     start = start_of(trainings.a)
     for view in start.views:
@@ -180,7 +180,7 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
         training.send(step={"number": number, "views": [0], "own_loss": True, "outputs": ["alpha"]})
     error = failure(lambda: list(training.call))
     assert error.code() == Code.RESOURCE_EXHAUSTED
-    # The error names --device-memory-mib, too, where memory is scarce.
+    # The error also names --device-memory-mib where memory is scarce.
     assert "of 33554432 bytes of trainings (--tenant-training-mib" in error.details()
     wait_for(process, "lumigrad_calls_in_progress", 0)
     assert process.metric("lumigrad_tenant_taken", resource="training", tenant="a") == begun < MIB
@@ -192,7 +192,7 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[SimpleNamespace]:
-    """A worker with less memory than scenes and trainings may take by its options, and two tenants."""
+    """A worker with less memory than its options allow for scenes and trainings, and two tenants."""
     options = ("--device-memory-mib", "96", "--max-payload-mib", "32", "--scene-mib", "64")
     with (
         worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as process,
@@ -203,7 +203,7 @@ def small() -> Iterator[SimpleNamespace]:
 
 
 def fill_with_trainings(client: RawClient) -> list[RawTraining]:
-    """As many trainings of 8,000 Gaussians as there is memory for, each in the hands of a call."""
+    """Begins trainings of 8,000 Gaussians, each held by a call, until memory is used up."""
     held = []
     for seed in range(40):
         training = RawTraining(client, start_of(client, gaussian_cloud(8000, coefficients=16, seed=seed)))
@@ -227,7 +227,7 @@ def test_what_a_tenant_stores_leaves_memory_for_the_calls_of_others(small: Simpl
         small.a.render(spec_of(opencv_camera(256, 256)), cloud=sphere_cloud(50, seed=seed), retain=True)
     taken = [process.metric(f"lumigrad_{store}_bytes") for store in ("scene", "training")]
     limits = [process.metric(f"lumigrad_{store}_limit_bytes") for store in ("scene", "training")]
-    # It has filled what it may have: all scenes, and half of the trainings.
+    # The tenant has filled its shares: all of the scenes, and half of the trainings.
     assert 0.9 * limits[0] < taken[0] <= limits[0]
     assert taken[1] <= limits[1] / 2
     assert sum(limits) <= 48 * MIB
@@ -243,7 +243,7 @@ def test_what_a_tenant_stores_leaves_memory_for_the_calls_of_others(small: Simpl
 
 
 def announced(request: Any, stub: Any, bytes_sent: int) -> tuple[Any, threading.Event]:
-    """A call that sends its header and so many bytes of its payload, and then nothing until the event."""
+    """A call that sends its header and part of its payload, and then nothing until the event."""
     end = threading.Event()
 
     def frames() -> Iterator[Frame[Any]]:
@@ -254,13 +254,13 @@ def announced(request: Any, stub: Any, bytes_sent: int) -> tuple[Any, threading.
 
 
 def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespace) -> None:
-    """The scenes of one tenant take 24 of 96 MiB; it announces payloads of 19 and replies of 30, three of each."""
+    """One tenant's scenes take 24 of 96 MiB; it announces three payloads of 19 MiB and three replies of 30 MiB."""
     process, calls = small.process, []
     for seed in range(60):
         small.a.put(sphere_cloud(20_000, seed=seed))
     payload = PayloadWriter()
     scene = scene_of(sphere_cloud(700_000), payload)
-    # Not its bytes: they do not come.
+    # The payload's bytes are never sent.
     put = scene_pb2.PutRequest(scene=scene, payload_bytes=payload.length)
     image = PayloadWriter()
     spec = spec_of(opencv_camera(1900, 1400))

@@ -1,4 +1,4 @@
-"""Two tenants of one worker: neither gets in without a token, and neither learns anything of the other."""
+"""Two tenants of one worker: neither gets in without a token or learns anything about the other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
 
 
 def told(call: Callable[[], object], name: str) -> tuple[Any, ...]:
-    """All that a caller hears of a failure, less the name that the caller used."""
+    """The whole error that a caller receives, without the name that the caller used."""
     error = failure(call)
     parts = error.details(), *(value for key, value in error.trailing_metadata() if key != "x-request-id")
     return error.code(), *(str(part).replace(name, "NAME") for part in parts)
@@ -208,7 +208,7 @@ def test_who_fills_their_share_loses_their_own_scenes_and_states_first() -> None
     ):
         alice, bob = tenant_client(channel, ALICE), tenant_client(channel, BOB)
         kept = bob.put(spheres()).scene.scene_id
-        # 0.4 MiB each: two fit into a share.
+        # 0.4 MiB each, two of which fit into a share.
         stored = [alice.put(spheres(count=15_000, seed=seed)).scene.scene_id for seed in range(1, 5)]
         assert {scene.scene_id for scene in alice.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes} == set(
             stored[2:]

@@ -1,4 +1,4 @@
-"""TLS on real sockets: who is let in, who hears what, and certificates that are replaced under way."""
+"""TLS on real sockets: who is let in, which errors clients get, and certificates that are replaced at run time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plain() -> Iterator[WorkerProcess]:
 
 
 def refusal(target: str, **options: object) -> str:
-    """What a client hears that is not let in; at once, or the test is slow."""
+    """The error of a client that is not let in; it must come at once."""
     with (
         Client(target, **{"retry_s": 0, "timeout_s": 10, **options}) as client,
         pytest.raises(lumigrad.Unavailable) as error,
@@ -92,7 +92,7 @@ def test_calls_are_encrypted(encrypted: WorkerProcess, authority: Authority) -> 
 
 def test_a_plain_client_of_an_encrypted_worker_is_told_what_to_pass(encrypted: WorkerProcess) -> None:
     assert "if it asks for TLS, pass tls=True or tls=FILE" in refusal(encrypted.target)
-    # IPv6's address of the name refuses, and gRPC tells of the last address only.
+    # IPv6 refuses the connection, and gRPC reports only the error of the last address.
     assert "if it asks for TLS, pass tls=True or tls=FILE" in refusal(f"localhost:{encrypted.port}")
 
 
@@ -167,7 +167,7 @@ def test_a_certificate_that_is_replaced_is_used_from_the_next_connection_on(tmp_
         with Client(process.target, tls=old.certificate) as before:
             before.info()
             os.replace(second.certificate, live.certificate)
-            # Half-way: the key does not fit yet, so the old pair stays.
+            # The new key is missing, so the old pair stays in use.
             with Client(process.target, tls=old.certificate) as between:
                 between.info()
             process.wait_for_log("the previous certificate stays in use")
@@ -194,7 +194,7 @@ def test_where_both_are_asked_for_the_token_tells_the_tenant_and_either_can_be_t
             client.info()
         process.wait_for_log("tenant=alice")
         assert "ended the connection" in refusal(process.target, tls=authority.certificate, token=TOKEN)
-        # The authority of the clients is replaced by another.
+        # The clients' authority is replaced.
         shutil.copy(Authority(tmp_path, "later").certificate, tmp_path / "beside.pem")
         os.replace(tmp_path / "beside.pem", clients)
         assert "ended the connection" in refusal(process.target, token=TOKEN, **known)

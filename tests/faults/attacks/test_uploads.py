@@ -1,4 +1,4 @@
-"""Callers that stop half-way, vanish, or never read: what they held is given back."""
+"""Callers that stop half-way, vanish, or never read: the resources that they held are released."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_caller_that_is_killed_leaves_nothing_behind(process: WorkerProcess) -
     wait_for(process, "lumigrad_transit_bytes", header_of(LARGE)[0].payload_bytes)
     child.kill()
     child.communicate(timeout=60)
-    # Cancelled; or too short, if the end of the stream is seen before the end of the connection.
+    # The code is CANCELLED, or that of a short payload if the stream ends before the connection does.
     process.wait_for_log("request_id=vanished method=SceneService.Put code=", seconds=20)
     wait_for(process, "lumigrad_transit_bytes", 0)
 

@@ -1,4 +1,4 @@
-"""Small valid requests that would take any memory, or any time of the device: refused, and no other tenant notices."""
+"""Small valid requests that would take any amount of memory or device time are refused, and no other tenant notices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tenants(*options: str) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[SimpleNamespace]:
-    """With little memory."""
+    """Two tenants of a worker with little memory."""
     sizes = ("--scene-mib", "128", "--max-payload-mib", "128", "--transit-mib", "256", "--lane-mib", "0")
     with tenants("--device-memory-mib", str(CAPACITY_MIB), *sizes) as people:
         yield people
@@ -50,14 +50,14 @@ def small() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[SimpleNamespace]:
-    """With little time for a call."""
+    """Two tenants of a worker with little time for a call."""
     with tenants("--max-device-seconds", "2") as people:
         yield people
 
 
 @contextmanager
 def watched(process: WorkerProcess, b: RawClient) -> Iterator[SimpleNamespace]:
-    """Notes the largest memory of a worker, and that it is healthy all the time."""
+    """Records a worker's peak memory, and checks that it is healthy all the time."""
     seen, ended = SimpleNamespace(peak=0, health=set(), looks=0), threading.Event()
     memory = psutil.Process(process.process.pid).memory_info
 
@@ -101,7 +101,7 @@ def large_spheres(count: int) -> dict[str, Array]:
     return cloud
 
 
-# 10,000 primitives x 8,192 tiles x 4 bytes are 312 MiB: more than half of what there is.
+# 10,000 primitives x 8,192 tiles x 4 bytes are 312 MiB, more than half of the memory.
 COUNT, SIZE = 10_000, 2048
 SURFELS = {"primitive": gaussians_pb2.PRIMITIVE_SURFEL}
 CAMERA = opencv_camera(SIZE, SIZE)
@@ -117,7 +117,7 @@ def backward(client: RawClient) -> object:
 
 
 def put_mesh(client: RawClient) -> object:
-    """Three million triangles: 58 MiB of payload, and 600 MiB while the mesh is built."""
+    """Stores three million triangles, with a payload of 58 MiB, and 600 MiB while the mesh is built."""
     side = 1300
     line = np.linspace(0, 1, side + 1, dtype=np.float32)
     flat = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
@@ -141,7 +141,7 @@ MEMORY_BOMBS: dict[str, Callable[[RawClient], object]] = {
 @pytest.mark.parametrize("kind", MEMORY_BOMBS)
 def test_lists_of_tiles_count_as_memory_of_the_device(small: SimpleNamespace, kind: str) -> None:
     with watched(small.process, small.b) as seen:
-        # Six failures in a row: five of another kind are taken for a leak.
+        # Six failures in a row do not end the worker, while five unpredicted ones would count as a leak.
         for _ in range(6 if kind == "gaussians" else 1):
             error = failure(lambda: MEMORY_BOMBS[kind](small.a))
             assert error.code() == EXHAUSTED
@@ -163,7 +163,7 @@ def test_views_that_fit_alone_are_drawn_in_one_call(small: SimpleNamespace) -> N
 
 
 def training_of(client: RawClient, cloud: dict[str, Array], size: int) -> training_pb2.TrainingStart:
-    """A training of which view 0 is large, and view 1 is not."""
+    """A training whose view 0 is large and whose view 1 is small."""
     start = start_of(client, cloud)
     rate = start.spec.optimizer.rates
     for name in [name for name in rate if name.startswith("sh")]:
@@ -245,7 +245,7 @@ def test_a_step_that_takes_too_long_fails_and_changes_nothing(impatient: SimpleN
 
 def test_work_that_makes_progress_is_no_hang() -> None:
     with tenants("--hang-seconds", "4") as people, watched(people.process, people.b):
-        # The limit is the time of the option for hangs if there is none of its own.
+        # The limit for hangs also applies to calls that have none of their own.
         error = failure(lambda: TIME_BOMBS["one view"](people.a))
         assert error.code() == EXHAUSTED and "more than the 4 s of the device" in error.details()
     with (

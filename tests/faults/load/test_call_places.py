@@ -1,4 +1,4 @@
-"""Places of calls: uploads that stand still, however many, leave another tenant's calls their places."""
+"""Places of calls: however many uploads stall, another tenant's calls get their places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.workers.worker import WorkerProcess, worker
 Code = grpc.StatusCode
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("greedy", "partner", "other")}
 QUEUE = 16
-# That many calls may wait, and 32 more may be receiving or sending.
+# QUEUE calls may wait, and 32 more may be receiving or sending.
 PLACES = QUEUE + 32
 
 
@@ -43,7 +43,7 @@ def people(process: WorkerProcess) -> Iterator[dict[str, RawClient]]:
 
 
 class Idle:
-    """Uploads of one tenant that send their header, and nothing more."""
+    """Uploads of one tenant that send only their header."""
 
     def __init__(self, client: RawClient, count: int) -> None:
         self._end = threading.Event()
@@ -57,7 +57,7 @@ class Idle:
 
     @property
     def held(self) -> int:
-        """The number of those that have not ended."""
+        """The number of uploads that have not ended."""
         return sum(not call.done() for call in self.calls)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Idle:
 
 
 def answered(client: RawClient, count: int) -> dict[Code, int]:
-    """How short calls end that are made while another one is in progress, as numbers by status."""
+    """The number of short calls by status, made one after another while another call is in progress."""
     info, codes = Stub(client.channel, WORKER_SERVICE).Info, {}
     for _ in range(count):
         call = info.future(worker_pb2.InfoRequest(), timeout=60)
@@ -94,11 +94,11 @@ def test_a_tenant_whose_uploads_stand_still_leaves_half_of_the_places(process: W
 def test_uploads_that_stand_still_give_their_places_to_tenants_with_fewer(process: WorkerProcess) -> None:
     with people(process) as clients:
         held = [Idle(clients[name], PLACES) for name in ("greedy", "partner")]
-        # One eighth is kept for tenants without any.
+        # An eighth of the places is kept for tenants without any.
         wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8)
         own = Idle(clients["other"], 1)
         wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8 + 1)
-        # They stand still for more than a second.
+        # The uploads must stall for more than a second before they give way.
         threading.Event().wait(1.5)
         assert answered(clients["other"], 20) == {Code.OK: 20}
         assert own.held == 1

@@ -1,4 +1,4 @@
-"""A call that its caller gives up leaves nothing behind: neither its payload nor the forward state it asked for."""
+"""A call that its caller cancels leaves nothing behind: neither its payload nor the forward state it asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
 @pytest.fixture
 def client(process: WorkerProcess) -> Iterator[RawClient]:
     raw = RawClient(process.target)
-    # Something is there beforehand, and stays.
+    # A forward state that must stay.
     kept = raw.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id
     yield raw
     raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=kept), timeout=60)
@@ -31,7 +31,7 @@ def start(client: RawClient, spec: render_pb2.RenderSpec) -> Any:
 
 
 def bytes_at_rest(process: WorkerProcess) -> list[float]:
-    """What is counted once the replies of finished calls have been sent, which may be after their callers have them."""
+    """The counted bytes once replies of finished calls have been sent, which callers may have a little earlier."""
     wait_for(process, "lumigrad_transit_bytes", 0)
     return [process.metric(name) for name in BYTES]
 
@@ -60,10 +60,10 @@ def test_a_retained_render_is_given_up(process: WorkerProcess, client: RawClient
 
 
 def test_a_reply_is_not_taken_to_its_end(process: WorkerProcess, client: RawClient) -> None:
-    """Its header has named the forward state, which nobody will ask for."""
+    """The header has named the forward state, which nobody will ask for."""
     before = bytes_at_rest(process)
     scene_id = client.put(sphere_cloud(20)).scene.scene_id
-    # More than what fits between the worker and a caller who does not read.
+    # A reply larger than the buffers between the worker and a caller who does not read.
     call = start(client, spec_of(*[opencv_camera(1024, 1024)] * 8, scene_id=scene_id, outputs=["color", "info"]))
     assert next(call).message.context_id
     assert process.metric("lumigrad_context_bytes") > before[1]

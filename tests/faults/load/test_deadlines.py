@@ -1,4 +1,4 @@
-"""A call that cannot be done in time is refused when it comes; one that could have been never is."""
+"""A call that cannot be done in time is refused at once; one that could be done in time never is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
 
 
 def known_seconds(slow: SlowRender, size: int = SIZE) -> float:
-    """What a call takes at the least, after the worker has seen some of its kind."""
+    """The shortest time of some calls of a kind, which the worker knows too."""
     took = []
     for _ in range(3):
         started = time.perf_counter()
@@ -45,7 +45,7 @@ def known_seconds(slow: SlowRender, size: int = SIZE) -> float:
 
 
 def refusal(slow: SlowRender, timeout: float, size: int = SIZE) -> Any:
-    """The error of a call that is refused; on a busy machine the deadline may come before the refusal."""
+    """The error of a refused call, repeated because the deadline may come before the refusal on a busy machine."""
     for _ in range(20):
         error = failure(lambda: list(slow.start(VIEWS, timeout, size)))
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -72,8 +72,8 @@ def test_a_call_that_cannot_be_done_in_time_is_refused_at_once(process: WorkerPr
 
 
 def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRender) -> None:
-    # So large that it matters little how much longer than at the least calls take on a busy machine, and so small that
-    # three take much less than the 30 s for which the worker remembers them. Others do not interrupt its one view.
+    # The calls are so large that delays on a busy machine matter little, and so small that three take much less than
+    # the 30 s for which the worker remembers them. Other calls cannot interrupt their single view.
     large, size = 24 * VIEWS, SIZE // 2
     for _ in range(3):
         list(slow.start(large, size=size))
@@ -110,7 +110,7 @@ def test_clients_are_told_what_to_change(process: WorkerProcess) -> None:
             render(60)
         seconds = (time.perf_counter() - started) / 3
         told = []
-        # On a busy machine the deadline may come before the refusal.
+        # The deadline may come before the refusal on a busy machine.
         while not any(re.search(r"it needs at least .* are left; pass a larger timeout_s", text) for text in told):
             assert len(told) < 20, told[-1]
             with pytest.raises(DeadlineExceeded) as error:
@@ -119,7 +119,7 @@ def test_clients_are_told_what_to_change(process: WorkerProcess) -> None:
 
 
 def knowing(seconds: dict[Any, float]) -> TimedQueue:
-    """A queue that has seen kinds of work take so long."""
+    """A queue that has seen kinds of work take these times."""
     queue = TimedQueue(1000, has_tenants=False)
     for kind, each in seconds.items():
         for _ in range(3):
@@ -140,7 +140,7 @@ SECONDS = st.floats(0.01, 100.0)
 def test_none_is_refused_that_would_have_made_it(
     others: list[tuple[float, float, float]], seconds: float, remaining: float, slower: float
 ) -> None:
-    """Whatever waits before it, and though work may be twice as fast as it ever was, or slower."""
+    """This holds whatever waits ahead, and although work may be twice as fast as ever before, or slower."""
     queue = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
     now = 0.0
     for number, (usual, left, factor) in enumerate(others):
@@ -157,7 +157,7 @@ def test_only_what_must_go_before_a_call_counts() -> None:
         assert not is_refused(queue, queue.job(kind="dear", remaining=1000.0))
     refused = queue.job(kind="mine", remaining=10.0)
     assert is_refused(queue, refused)
-    # Half of the time that each of them has taken.
+    # Half of the time that each of them took before.
     assert refused.refusal.needed == pytest.approx(15.5)
     assert 9.0 < refused.refusal.left <= 10.0
     assert not is_refused(queue, queue.job(kind="mine", remaining=17.0))
@@ -177,7 +177,7 @@ def test_what_may_be_computed_as_one_counts_once() -> None:
 def test_what_runs_counts_as_far_as_it_is_not_done_and_no_longer_than_it_is_wanted() -> None:
     for wanted, refused in ((1000.0, True), (5.0, False)):
         queue = knowing({"mine": 1.0})
-        # It waits before anybody knows how long it takes, or it would be refused.
+        # These wait before the queue knows how long the kind takes, which would get them refused.
         for remaining in (1000.0, 1000.0, 1000.0, wanted):
             assert not is_refused(queue, queue.job(kind="dear", remaining=remaining))
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Tenants who compete for one device: each has its share of the time, whatever priority others ask for."""
+"""Tenants who compete for one device each get their share of the time, whatever priority others ask for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def process() -> Iterator[WorkerProcess]:
 
 
 class Asking:
-    """A tenant who renders without a pause, several calls at a time; adds up the device time of the replies."""
+    """A tenant who renders without pause, several calls at a time; adds up the device time of the replies."""
 
     def __init__(
         self, process: WorkerProcess, token: str, views: int, calls: int = 4, priority: str = "normal"
@@ -69,9 +69,9 @@ class Asking:
 
 
 def assert_shared(one: Asking, other: Asking, calls: int, most: float) -> None:
-    """During so many calls of one neither has more than `most` times the time of the other, in one of three tries.
+    """Fails unless neither tenant gets more than `most` times the other's time in one of three tries.
 
-    On a busy machine callers may themselves be too late to ask for their share.
+    A try lasts for `calls` calls of `one`. Callers on a busy machine may be too late to claim their share.
     """
     ratios: list[float] = []
     try:
@@ -87,12 +87,12 @@ def assert_shared(one: Asking, other: Asking, calls: int, most: float) -> None:
 
 
 def test_a_tenant_with_dear_calls_does_not_starve_one_with_cheap_ones(process: WorkerProcess) -> None:
-    # Call by call it would be 24.
+    # The ratio would be 24 if calls took turns.
     assert_shared(Asking(process, ALICE, views=24), Asking(process, BOB, views=1, calls=7), calls=8, most=3)
 
 
 def finishing_order(calls: dict[str, Callable[[], object]]) -> tuple[list[str], dict[str, threading.Thread]]:
-    """Start all; the names as they end."""
+    """Threads that make the calls, and the list to which they append their names as they end."""
     order: list[str] = []
 
     def run(name: str, call: Callable[[], object]) -> None:
@@ -104,7 +104,7 @@ def finishing_order(calls: dict[str, Callable[[], object]]) -> tuple[list[str], 
 
 
 def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
-    """Before its calls that came earlier; and batch work last."""
+    """Interactive calls precede earlier ones, and batch calls come last."""
     with process.channel() as channel:
         alice = tenant_client(channel, ALICE)
         slow = SlowRender(alice)
@@ -128,7 +128,7 @@ def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
 def test_interactive_calls_take_no_time_from_other_tenants(process: WorkerProcess) -> None:
     urgent = Asking(process, ALICE, views=8, priority="interactive")
     patient = Asking(process, BOB, views=8, priority="batch")
-    # By priority it would be 4, and without end for the first second.
+    # The ratio would be 4 by priority, and infinite for the first second.
     assert_shared(urgent, patient, calls=12, most=2)
 
 
@@ -152,7 +152,7 @@ def test_a_tenant_who_fills_the_queue_leaves_places_for_others(process: WorkerPr
         thread.start()
         wait_for(process, "lumigrad_queue_depth", QUEUE // 2 + 1)
         running.cancel()
-        # Before those of Alice that came earlier: she has had the device.
+        # Bob goes before Alice's earlier calls, since she has had the device.
         thread.join(60)
         assert len(done) == 1
         for call in waiting:

@@ -1,4 +1,4 @@
-"""A queue without a place: callers of the client wait for one, within their time-out."""
+"""A queue without a free place: callers of the client wait for one, within their time-out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def process() -> Iterator[WorkerProcess]:
 
 
 class FullQueue:
-    """A call at the device and another that waits for it, until `empty`."""
+    """A call on the device and another that waits for it, until `empty`."""
 
     def __init__(self, process: WorkerProcess, client: RawClient) -> None:
         self._process = process
         self._slow = SlowRender(client)
         self._slow.start()
-        # It has left the queue, whose one place is for the next.
+        # The first call has left the queue, whose only place is for the next.
         wait_for_device(process)
         self._slow.start()
         wait_for(process, "lumigrad_queue_depth", 1)
@@ -44,14 +44,14 @@ class FullQueue:
         return self._process.metric("lumigrad_rejections_total", reason="busy")
 
     def wait_for_refusals(self, count: int = 1) -> None:
-        """Wait until so many calls have been refused since the queue was filled."""
+        """Wait until `count` calls have been refused since the queue was filled."""
         until = time.monotonic() + 60
         while self._refusals() < self._refused + count:
             assert time.monotonic() < until, "nobody was refused"
             time.sleep(0.02)
 
     def empty(self) -> None:
-        """Give up the calls that fill it."""
+        """Cancel the calls that fill the queue."""
         self._slow.cancel()
 
 
@@ -137,7 +137,7 @@ def test_who_has_too_little_time_or_wants_no_repetition_hears_at_once(
         impatient.render(cloud(), CAMERA)
     assert refused.value.retry_after_s
     began = time.monotonic()
-    # The worker may also see that the deadline is too near.
+    # The worker may refuse because the deadline is too near.
     with Client(process.target) as client, pytest.raises((ResourceExhausted, DeadlineExceeded)):
         client.render(cloud(), CAMERA, timeout_s=2.0)
     assert time.monotonic() - began < 10

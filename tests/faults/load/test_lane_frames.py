@@ -1,4 +1,4 @@
-"""Frames of streams that are drawn to a lane without Python keep what all frames are promised, however they end."""
+"""Frames that are drawn to a lane without Python keep the promises of all frames, however they end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 
 
 def test_frames_may_change_their_way(client: RawClient) -> None:
-    """Frames without a lane come in messages, and small images do, whether there is a lane or not."""
+    """Frames without a lane come in messages, and so do small images with a lane."""
     large, small = stored_request(client), stored_request(client, size=(64, 48))
     with RawLane(client) as lane, LaneFrames(client, large, lane) as frames:
         for view, has_lane in enumerate([False, False, True, True, False, True]):
@@ -154,7 +154,7 @@ def test_the_memory_of_a_frame_that_has_ended_serves_again(
         lane.release(frames.lease)
         slow.cancel()
         wait_for(process, "lumigrad_calls_in_progress", 0)
-        # Regions of earlier leases and of this one: all of them are free.
+        # Regions of this and earlier leases are free.
         metadata = lane.metadata(frames.lease + 1)
         again = client.render_stub.Render.once(Frame(render), metadata=metadata, timeout=60)
         assert again.message.outputs[0].tensor.region.region == region
@@ -182,7 +182,7 @@ def test_only_the_latest_of_those_that_wait_is_rendered(process: WorkerProcess, 
         wait_for_device(process)
         for view in range(5):
             frames.ask(view, latest_only=True)
-        # Once these two wait, all before them have come.
+        # All earlier frames have arrived once these two wait.
         kept, last = frames.ask(5), frames.ask(6, latest_only=True)
         wait_for(process, "lumigrad_queue_depth", 2)
         slow.cancel()
@@ -197,7 +197,7 @@ def test_a_lane_without_room_leaves_them_to_the_stream() -> None:
     with worker("--device", "cpu", "--lane-mib", "4") as process:
         client = RawClient(process.target)
         render, slow = stored_request(client), SlowRender(client)
-        # A lane may have half of it, which is room for one image.
+        # A lane may have half of the memory, which is room for one image.
         with RawLane(client) as lane, LaneFrames(client, render, lane) as frames:
             slow.start()
             wait_for_device(process)
@@ -207,7 +207,7 @@ def test_a_lane_without_room_leaves_them_to_the_stream() -> None:
             first, *others = [frames.receive() for _ in range(3)]
             assert frames.outputs(first) == expected(client, render, 0)
             assert [[bytes(answer.data)] for answer in others] == [expected(client, render, view) for view in (1, 2)]
-            # Their leases were begun anew by the general way.
+            # The general way began their leases anew, so none was lost.
             fallbacks = [process.metric("lumigrad_lane_fallbacks_total", reason=why) for why in ("full", "lost")]
             assert fallbacks == [2, 0]
         client.close()

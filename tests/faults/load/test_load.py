@@ -1,4 +1,4 @@
-"""The load generator tells what callers would have felt, also of the calls that a slow answer holds up."""
+"""The load generator reports latencies as callers would have felt them, including calls that a slow answer delays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_call_that_is_held_up_does_not_hold_up_others() -> None:
         if next(numbers) % 10 == 5:
             assert others_are_done.wait(60)
 
-    # 15 of its 32 threads are held up.
+    # 15 of its 32 threads are blocked.
     with Load([call], rate=100) as load:
         until = time.monotonic() + 60
         while load.done < 120:

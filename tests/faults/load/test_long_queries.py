@@ -1,4 +1,4 @@
-"""Queries that take long leave the device to others between their launches."""
+"""Long queries leave the device to others between their launches."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_small_renders_of_another_tenant_go_between_the_launches_of_a_query() ->
             b.render(spec)
             renders += 1
         thread.join()
-    # Most of its twelve launches are followed by one; two or three go before the first.
+    # A render follows most of the twelve launches; two or three launches precede the first render.
     assert renders >= 7
     np.testing.assert_array_equal(found[0], alone)

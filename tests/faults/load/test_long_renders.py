@@ -19,7 +19,7 @@ from support.workers.worker import WorkerProcess, worker
 
 PATIENT, OTHER = "a-0123456789abcdef-0123", "b-0123456789abcdef-0123"
 VIEWS, SIZE = 24, 256
-# Part of the time of long work for which a small render may wait: 20 ms, and a view or two.
+# Largest wait of a small render as a share of the long work's time: 20 ms, and a view or two.
 MOST_WAIT = 0.8
 
 
@@ -37,7 +37,7 @@ def patient(process: WorkerProcess) -> Iterator[RawClient]:
 
 @pytest.fixture
 def small(process: WorkerProcess) -> Iterator[Callable[[], Reply]]:
-    """A small render of the other tenant."""
+    """A function that makes a small render of the other tenant."""
     with process.channel() as channel:
         client = tenant_client(channel, OTHER)
         scene_id = client.put(sphere_cloud(20)).scene.scene_id
@@ -57,12 +57,12 @@ def long_spec(client: RawClient, kind: str) -> render_pb2.RenderSpec:
 
 
 def milliseconds(reply: Reply, stage: str) -> float:
-    """The time of the stages of a call whose names begin so."""
+    """The time of a call's stages whose names begin with `stage`."""
     return sum(each.milliseconds for each in reply.timings.stages if each.name.startswith(stage))
 
 
 def beside(work: Callable[[], Reply], small: Callable[[], Reply]) -> tuple[Reply, float]:
-    """The result of long work, and the longest wait of small renders meanwhile, as a part of its kernels' time."""
+    """The result of long work, and the longest wait of small renders meanwhile, as a share of its kernels' time."""
     found: list[Reply] = []
     thread, waits = threading.Thread(target=lambda: found.append(work())), [0.0]
     thread.start()
@@ -86,7 +86,7 @@ def test_small_renders_of_another_tenant_go_between_the_views_of_a_render(
     alone = patient.render(spec).arrays
     found, wait = beside(lambda: patient.render(spec), small)
     assert_equal(found.arrays, alone)
-    # Without turns between the views one waits for nearly all of them.
+    # A small render would wait for nearly all views if they took no turns.
     assert wait < MOST_WAIT
 
 
@@ -105,7 +105,7 @@ def test_they_go_between_the_views_of_a_backward_pass_too(
 
 @pytest.mark.parametrize("views", [1, 12])
 def test_backward_passes_of_one_state_do_not_meet_in_it(patient: RawClient, views: int) -> None:
-    """Each keeps sums in the state between its views."""
+    """Each pass keeps sums in the state between its views."""
     spec = long_spec(patient, "gaussians")
     del spec.cameras[views:]
     random = np.random.default_rng(6)
@@ -127,7 +127,7 @@ def test_backward_passes_of_one_state_do_not_meet_in_it(patient: RawClient, view
 
 
 def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(process: WorkerProcess, patient: RawClient) -> None:
-    """The worker knows what the long one takes in all, but others go between its views."""
+    """The worker knows the total time of the long call, but others run between its views."""
     spec = long_spec(patient, "gaussians")
     took = []
     for _ in range(4):
@@ -150,5 +150,5 @@ def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(process: Work
                 refusal = details.find(error.trailing_metadata(), errors_pb2.DeadlineTooNear)
                 needed.append(0.0 if refusal is None else refusal.needed_seconds)
         thread.join()
-    # On a busy machine calls arrive late, and may have less time left than they take themselves.
+    # Calls may arrive late on a busy machine, with less time left than they take themselves.
     assert max(needed, default=0.0) < timeout

@@ -1,4 +1,4 @@
-"""Meshes are built beside the device's thread, which meanwhile answers calls of others."""
+"""Meshes are built beside the device's thread, which answers other calls meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sheet(height: float) -> dict[str, Array]:
 
 
 def share_of_device(process: WorkerProcess, work: Callable[[], object]) -> float:
-    """The part of the time of some work in which the device's thread was busy."""
+    """The share of the time of some work during which the device's thread was busy."""
     busy, started = process.metric(BUSY), time.monotonic()
     work()
     return (process.metric(BUSY) - busy) / (time.monotonic() - started)

@@ -1,4 +1,4 @@
-"""A full queue, deadlines and cancellations: what is not wanted any more is not worked on."""
+"""A full queue, deadlines and cancellations: nothing is computed that is no longer wanted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess, worker
 
 QUEUE = 2
-# The most that a call may have: all of them are cancelled.
+# The largest number of views of a call: all these calls are cancelled.
 LONG_VIEWS = 256
 
 
@@ -34,7 +34,7 @@ def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
 
 
 def at_work(process: WorkerProcess, slow: SlowRender) -> Any:
-    """A call that has the device, for longer than a test takes."""
+    """A call that keeps the device busy for longer than a test takes."""
     running = slow.start(LONG_VIEWS)
     wait_for_work(process)
     return running

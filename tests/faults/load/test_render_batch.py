@@ -1,4 +1,4 @@
-"""Batches of renderings beside other calls, and batches that are given up: others take turns with their items."""
+"""Batches of renders beside other calls, which take turns with their items, and batches that are cancelled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tenants(process: WorkerProcess) -> tuple[RawClient, RawClient]:
 
 
 def slow_items(client: RawClient, count: int = ITEMS) -> list[render_pb2.RenderItem]:
-    """Items of which each takes long, and no two are alike."""
+    """Items that each take long, all different."""
     scene_id = client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
     camera = opencv_camera(128, 128)
     specs = [spec_of(camera, scene_id=scene_id, outputs=["alpha"], gamma=1 - 1e-3 * number) for number in range(count)]
@@ -53,7 +53,7 @@ def test_a_call_of_another_tenant_waits_for_an_item_and_not_for_the_batch(proces
     while batch.is_alive():
         bob.render(spec)
         done += batch.is_alive()
-    # Each call waits for one item at the most.
+    # Each call waits for at most one item.
     assert done >= ITEMS // 4
 
 
@@ -103,7 +103,7 @@ def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None
 
 
 def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
-    """It loses nothing that it has rendered, as it would if it failed."""
+    """The batch waits instead of failing, which would lose its rendered items."""
     with worker("--device", "cpu", "--queue-size", "1", "--batch-views", "1") as process, process.channel() as channel:
         client = RawClient("", channel=channel)
         items, has_ended, refused = slow_items(client, 24), threading.Event(), []
@@ -128,11 +128,11 @@ def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
 
 
 def begun_batch(client: RawClient, items: list[render_pb2.RenderItem], others: list[threading.Thread]) -> Any:
-    """The reply to a batch, beside whose items other calls begin to be made."""
+    """The reply to a batch while `others`, once it has begun, make calls."""
     replies: list[Any] = []
     asking = threading.Thread(target=lambda: replies.append(client.render_batch(*items, timeout=120)))
     asking.start()
-    # The first item has a place, since nothing else is there.
+    # The first item gets a place, since the queue is empty.
     time.sleep(0.05)
     for thread in others:
         thread.start()
@@ -145,7 +145,7 @@ def test_what_does_not_fit_into_memory_together_is_rendered_one_by_one() -> None
     with worker("--device", "cpu", "--device-memory-mib", "24") as process:
         client = RawClient(process.target)
         scene_id = client.put(sphere_cloud(20, seed=3)).scene.scene_id
-        # An image of 3 MiB, which takes that much once more in the reply.
+        # An image of 3 MiB, which takes as much again in the reply.
         item = render_pb2.RenderItem(spec=spec_of(opencv_camera(512, 512), scene_id=scene_id))
         huge = render_pb2.RenderItem(spec=spec_of(opencv_camera(1024, 512), scene_id=scene_id, outputs=["info"]))
         before = process.metric("lumigrad_batch_views_count")

@@ -1,6 +1,6 @@
-"""Retained Renders and Backwards of a kind that is prepared, and so computed without Python, are given up at any time.
+"""Retained Renders and Backwards of a prepared kind, computed without Python, can be cancelled at any time.
 
-Seconds are the worker's processor time, to which other work on the machine adds nothing.
+Seconds are the worker's processor time, which other work on the machine does not affect.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from support.workers.worker import WorkerProcess, worker
 
 KINDS = ("gaussians", "spheres")
 METADATA = (SINGLE_REPLY, ("lumigrad-message-bytes", "3500000"))
-# Pixels a side, and primitives.
+# Pixels per side, and number of primitives.
 SLOW, QUICK = {"gaussians": (800, 30_000), "spheres": (800, 6000)}, (32, 50)
-# Says so in the log when the general way computes a pass.
+# Statements that log when the general way computes a pass.
 BEFORE = (
     "import sys",
     "from lumigrad.server.engines.runner import EngineRunner as runner",
@@ -38,7 +38,7 @@ BEFORE = (
 
 
 class Passes:
-    """Calls of one kind, of square images with so many pixels a side, each answered by one message."""
+    """Calls of one kind, for square images of `size` pixels per side, each answered by one message."""
 
     def __init__(self, client: RawClient, kind: str, size: int, count: int) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class Passes:
         self.scene_id = client.put(cloud).scene.scene_id
 
     def prepare(self) -> Passes:
-        """Let the general way answer first ones."""
+        """Let the general way answer the first calls."""
         names = [self.name_of(self.render().result()) for _ in range(2)]
         for _ in range(2):
             self.backward(names[1]).result()
@@ -144,14 +144,14 @@ def test_passes_that_are_given_up_stop_and_leave_states_as_they_are(
     print(f"{slow.kind}: a render of {whole:.2f} s ended after {took:.2f} s")
     assert took < whole / 3
     assert process.metric("lumigrad_contexts") == 1 and process.metric("lumigrad_context_bytes") == kept
-    # The kernels' memory has that of the pass that was ended.
+    # The kernels' memory still contains the cancelled pass.
     assert slow.gradients(slow.backward(context).result()) == slow.gradients(reply)
     slow.release(context)
 
 
 @pytest.fixture(scope="module")
 def late() -> Iterator[tuple[WorkerProcess, RawClient]]:
-    """A worker that takes its time between a pass and its reply."""
+    """A worker that pauses between a pass and its reply."""
     before = (
         "import sys, time",
         "from functools import partialmethod",

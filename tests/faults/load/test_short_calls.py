@@ -1,4 +1,4 @@
-"""Renders that are answered before anything of Python knows them keep what all calls are promised, however they end."""
+"""Renders that are answered without Python keep the promises of all calls, however they end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHOD = "RenderService.Render"
 
 
 class Repeated:
-    """Calls of a kind that is prepared, each answered by one message."""
+    """Calls of a prepared kind, each answered by one message."""
 
     size = 32, 24
 
@@ -74,7 +74,7 @@ class Repeated:
 
 
 class ByLane(Repeated):
-    """Such calls whose images go by a lane."""
+    """Repeated calls whose images go by a lane."""
 
     size = 400, 300
 
@@ -98,7 +98,7 @@ class ByLane(Repeated):
         return int(render_pb2.RenderReply.FromString(reply).outputs[0].tensor.region.region)
 
     def pixels(self, reply: bytes) -> bytes:
-        """The content that the region has now."""
+        """The current content of the reply's region."""
         region = self.region(reply)
         while region not in self.lane.regions:
             self.lane.expect(ToCaller.REGION)
@@ -129,7 +129,7 @@ def by_lane(process: WorkerProcess, repeated: Repeated) -> Iterator[ByLane]:
 
 @pytest.fixture
 def busy(process: WorkerProcess, repeated: Repeated) -> Iterator[None]:
-    """While the device is at work on something long."""
+    """Keeps the device busy with a long call."""
     slow = SlowRender(repeated.client)
     slow.start()
     wait_for_work(process)
@@ -271,7 +271,7 @@ def test_an_evicted_scene_is_not_found() -> None:
         Repeated(client).prepare(others[0])
         # Uses within 10 ms count as one.
         time.sleep(0.05)
-        # The first one was used last.
+        # The first scene was used last.
         repeated.ask()
         client.put(gaussian_cloud(50, seed=3))
         repeated.ask()
@@ -293,7 +293,7 @@ def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
         wait_for(process, "lumigrad_queue_depth", 4)
         process.signal(signal.SIGTERM)
         process.wait_for_log("draining")
-        # The next look at whether calls are taken.
+        # The worker has looked again whether it takes calls.
         wait_until(lambda: _is_refused(repeated), "a worker that takes no calls")
         list(slow)
         assert [_pixels(call.result()) for call in waiting] == expected
@@ -367,17 +367,17 @@ def test_calls_that_send_nothing_leave_a_second_tenant_its_share(
     assert refused.code() == Code.RESOURCE_EXHAUSTED
     assert f"of {PLACES // 2} places for calls in progress (--queue-size)" in refused.details()
     held += by_name["partner"].silent(end, PLACES)
-    # One eighth is kept for tenants without any.
+    # An eighth of the places is kept for tenants without any.
     wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8)
     assert process.metric("lumigrad_calls_in_stage", stage="receive") == PLACES - PLACES // 8
     own = by_name["other"].silent(end, 1)
     wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8 + 1)
-    # They stand still for more than a second, and then have to make way.
+    # Stalled calls give way after more than a second.
     time.sleep(1.5)
     own += by_name["other"].silent(end, 1)
     process.wait_for_log("and others needed its place")
     assert not own[-1].done()
-    # Nobody waits for a first message for more than ten seconds.
+    # A call without a first message is ended after ten seconds.
     process.wait_for_log("the caller sent no first message", count=PLACES // 2)
     end.set()
     for call in (*held, *own):

@@ -1,4 +1,4 @@
-"""The soak runs: in a short time it sees that calls are right, and its trends, which need longer, see what grows."""
+"""A short soak finds wrong answers, and its trends, which need longer, find what grows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Work that nobody waits for any more ends within 50 ms, in the middle of a launch too, and gives its memory back.
+"""Work that nobody waits for ends within 50 ms, even in the middle of a launch, and gives its memory back.
 
-Seconds are the worker's processor time divided by the processors, to which other work on the machine adds nothing.
+Seconds are the worker's processor time per processor, which other work on the machine does not affect.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SECONDS = 0.05
 OVERDUE_SECONDS = 0.5
 TRIES = 3
 CODES = {"cancelled": "CANCELLED", "overdue": "DEADLINE_EXCEEDED"}
-# Starts a call of so many parts with a deadline and a request id.
+# Starts a call of a number of parts, with a deadline and a request id.
 Start = Callable[[int, float, str], Any]
 
 
 @pytest.fixture(scope="module")
 def calls_of(process: WorkerProcess, client: RawClient) -> Callable[[str], tuple[Start, float]]:
-    """What starts calls of a kind, and how long a part of one takes; forward states of a kind are made once."""
+    """A function that starts calls of a kind, and the time of one part; forward states of a kind are made once."""
 
     @functools.cache
     def of_kind(kind: str) -> tuple[Start, float]:
@@ -76,7 +76,7 @@ def queries(client: RawClient) -> Start:
     boxes = np.random.default_rng(1).uniform(-1, 1, (1000, 3))
     world = world_of(*(cuboid(0.1, 0.1, 0.1, pose={"values": (*place, 1, 0, 0, 0)}) for place in boxes.tolist()))
     world_id = distances.put(world).scene.scene_id
-    # A launch takes four such trajectories.
+    # One launch takes four trajectories of this size.
     rows = np.random.default_rng(2).uniform(-1, 1, (1, 64, 16, 4)).astype(np.float32)
 
     def start(launches: int, timeout: float, request_id: str) -> Any:
@@ -89,9 +89,9 @@ def queries(client: RawClient) -> Start:
 
 
 def assert_soon(tries: Iterator[float], seconds: float, what: str) -> None:
-    """One of three tries takes less than `seconds`, and another less than five times that; the third may take longer.
+    """Fails unless one of three tries takes less than `seconds`, and another less than five times that.
 
-    There is no third try where two decide.
+    There is no third try if two succeed.
     """
     took: list[float] = []
     for each in itertools.islice(tries, TRIES):
@@ -107,7 +107,7 @@ def named(request_id: str) -> tuple[tuple[str, str], ...]:
     return (("x-request-id", request_id),)
 
 
-# With the parts of a call that takes long enough.
+# How to start a call of each kind, and the number of parts that takes long enough.
 KINDS: dict[str, tuple[Callable[[RawClient], Start], int]] = {
     "spheres": (lambda client: renders(client, "spheres"), 60),
     "gaussians": (lambda client: renders(client, "gaussians"), 60),
@@ -117,22 +117,22 @@ KINDS: dict[str, tuple[Callable[[RawClient], Start], int]] = {
 }
 
 
-# Seconds that one large view of a kind is to take.
+# Seconds that one large view of each kind takes.
 LARGE = {"spheres": 10.0, "gaussians": 10.0, "gradients of spheres": 3.0, "gradients of Gaussians": 1.5}
 
 
 def seconds_of_a_part(process: WorkerProcess, start: Start) -> float:
-    """What one takes; no more are asked for, lest the worker knows what cannot be done in time."""
-    # The first one also grows the memory that the second uses.
+    """The time of one part; few parts are made, or the worker would learn which calls cannot be done in time."""
+    # The first call also grows the memory that the second uses.
     for number in range(2):
         before = worked_seconds(process)
         list(start(2, 60, f"part-{number}"))
-    # The clock of a process ticks each 10 ms.
+    # A process's clock ticks every 10 ms.
     return max(worked_seconds(process) - before, 0.01) / 2
 
 
 def logged(process: WorkerProcess, request_id: str, code: str) -> float:
-    """The worker's time when the call is over; it says so when the device's thread has let go of it."""
+    """The worker's time when the end of the call is logged, after the device's thread has dropped it."""
     line = re.compile(rf"request_id={request_id} method=\S+ code=(\S+)")
     until = time.monotonic() + 60
     while (found := line.search(process.log)) is None:
@@ -143,13 +143,13 @@ def logged(process: WorkerProcess, request_id: str, code: str) -> float:
 
 
 def seconds_to_stop(process: WorkerProcess, call: Any, how: str, request_id: str) -> float:
-    """From the end of a call at work until the worker is done with it and has given its memory back."""
+    """The time from the end of a running call until the worker is done with it and has given its memory back."""
     if how == "cancelled":
         wait_for_work(process)
         began = worked_seconds(process)
         call.cancel()
     else:
-        # On a busy machine it may be over before it is seen at work.
+        # The call may be over before it is seen at work on a busy machine.
         failure(lambda: list(call))
         began = worked_seconds(process)
     seconds = logged(process, request_id, CODES[how]) - began
@@ -157,7 +157,7 @@ def seconds_to_stop(process: WorkerProcess, call: Any, how: str, request_id: str
     return seconds
 
 
-# The kernels are told in one way that nobody waits any more, so the other end is tried with one kind.
+# The kernels learn of both ends in the same way, so the other end is tried with one kind.
 ENDED = [*((kind, "cancelled") for kind in KINDS), ("gaussians", "overdue")]
 
 
@@ -181,7 +181,7 @@ def test_one_large_view_stops_between_tiles(
     process: WorkerProcess, calls_of: Callable[[str], tuple[Any, float]], kind: str, how: str
 ) -> None:
     start, small = calls_of(kind)
-    # One of 256 pixels a side takes `small`, and this one takes seconds.
+    # A view of 256 pixels per side takes `small`; this one takes seconds.
     size = int(256 * max(4.0, (LARGE[kind] / small) ** 0.5))
     start(1, 60, "first", size).cancel()
 
@@ -196,7 +196,7 @@ def test_one_large_view_stops_between_tiles(
 
 @pytest.mark.parametrize("how", CODES)
 def test_work_in_the_queue_ends_while_the_device_is_busy(process: WorkerProcess, client: RawClient, how: str) -> None:
-    # The call has its share of the device beside the one that runs, and must not end within its time.
+    # The call shares the device with the running one, and must not finish within its time.
     parts, seconds = {"cancelled": (10, 60), "overdue": (60, 1.0)}[how]
     wait = backwards(client, "gaussians")
     wait(parts, 60, "first").cancel()

@@ -1,4 +1,4 @@
-"""Coroutines that stop waiting, clients that close, and workers that die under many awaited calls."""
+"""Coroutines that stop waiting, clients that are closed, and workers that die during many awaited calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def slow(process: WorkerProcess) -> SceneHandle:
 
 
 async def until(process: WorkerProcess, metric: str, value: float) -> None:
-    """As `wait_for`, beside what the loop does."""
+    """Like `wait_for`, without blocking the event loop."""
     await asyncio.to_thread(wait_for, process, metric, value)
 
 
@@ -70,7 +70,7 @@ def test_calls_are_bounded_and_cancelled_wherever_they_are(process: WorkerProces
         ended = await asyncio.gather(*renders, return_exceptions=True)
         assert all(isinstance(error, asyncio.CancelledError) for error in ended)
         await until(process, "lumigrad_calls_in_progress", 0)
-        # Neither threads nor places are lost.
+        # No thread and no place is lost.
         frames = await asyncio.gather(*(client.render(cloud(), CAMERA) for _ in range(2 * CALLS)))
         assert len(frames) == 2 * CALLS
 
@@ -138,7 +138,7 @@ def test_an_upload_is_cancelled_on_its_way(process: WorkerProcess) -> None:
                 await client.info()
                 proxy.up.bytes_per_second = 1e6
                 put = asyncio.create_task(client.put(large))
-                # Its payload is expected there.
+                # The worker has reserved room for the payload.
                 while not await asyncio.to_thread(process.metric, "lumigrad_transit_bytes"):
                     await asyncio.sleep(0.02)
                 put.cancel()
@@ -160,7 +160,7 @@ def test_nobody_waits_for_a_worker_that_is_not_there_longer_than_asked() -> None
         await client.close()
         with pytest.raises(Cancelled):
             await info
-        # Not the ten minutes that it would be asked for again and again.
+        # The client must not keep trying for ten minutes.
         assert time.monotonic() - began < 60
         async with AsyncClient("localhost:1", retry_s=0) as hasty:
             with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""Exceptions of signal handlers, as of Ctrl-C, while gRPC starts a call: the client can be closed all the same."""
+"""Exceptions raised by signal handlers, such as Ctrl-C, while gRPC starts a call: the client can still be closed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from support.workers.worker import worker
 
 ROUNDS = 12
-# Where gRPC waits for a lock that the exception has left locked, it does so for ever.
+# gRPC would wait forever for a lock that the exception has left locked.
 LONGEST_CLOSE_SECONDS = 10.0
-# One call of each round is interrupted at some point; then the client is closed, while the exception is handled or
-# later. Prints the longest time that this has taken.
+# Interrupts one call of each round at some point, then closes the client, while the exception is handled or later.
+# Prints the longest time that closing took.
 PROGRAM = """
 import faulthandler, os, random, signal, sys, time
 from lumigrad.client import Client

@@ -1,4 +1,4 @@
-"""Replies that never arrive: what the worker did is done once, and the client that asks again hears how it went."""
+"""Replies that never arrive: the worker acts once, and the client that asks again gets the result."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def without_first_reply(
     call: Callable[[], Any],
     lose: Callable[[], None] | None = None,
 ) -> Any:
-    """What a call returns whose reply is lost with the connection, so that the client repeats it.
+    """The result of a call whose reply is lost with the connection, so that the client repeats it.
 
-    `lose` begins to lose replies, when the call is under way; without it they are lost from the start.
+    `lose` begins to lose replies once the call is in progress; without it they are lost from the start.
     """
     returned: list[Any] = []
     text = f"method={method} code=OK"
-    # Whoever is shown the metrics finds all earlier calls written down.
+    # The metrics are served once all earlier calls are logged.
     process.metrics()
     before = process.log.count(text)
     proxy.down.dropped = lose is None
@@ -90,19 +90,19 @@ def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, prox
     looked_for, puts = (process.log.count(f"method=SceneService.{name}") for name in ("Get", "Put"))
 
     def put() -> Any:
-        # The client first asks for the hash, and is to hear the answer: the upload goes on for seconds.
+        # The client first asks for the hash, and must get the answer; the slow upload then takes seconds.
         proxy.up.bytes_per_second = 100e3
         return client.put(scene)
 
     def lose() -> None:
         process.wait_for_log("method=SceneService.Get", count=looked_for + 1)
-        # An upload has begun, so the client has heard.
+        # The upload has begun, so the client has the answer.
         wait_until(lambda: process.metric("lumigrad_transit_bytes") > 0, "an upload")
         proxy.down.dropped = True
         proxy.up.heal()
 
     stored = without_first_reply(process, proxy, "SceneService.Put", put, lose)
-    # It asks for the hash again, and need not send what is there by now.
+    # The client asks for the hash again, and need not send the scene, which is stored by now.
     process.wait_for_log("method=SceneService.Get", count=looked_for + 2)
     process.wait_for_log("method=SceneService.Put", count=puts + 1)
     assert process.log.count("method=SceneService.Put") == puts + 1

@@ -1,4 +1,4 @@
-"""Networks that are slow, break or fall silent: every call gives the right result, or a typed error in time."""
+"""Networks that are slow, break or fall silent: every call returns the right result, or a typed error in time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ WAYS = ("up", "down")
 
 @dataclass(frozen=True)
 class Setup:
-    """A worker, and what its calls return when nothing happens."""
+    """A worker, and the results of its calls without faults."""
 
     process: WorkerProcess
     verbs: Mapping[str, Verb]
     expected: Mapping[str, Results]
-    # Bytes of a call, by its name and the direction.
+    # Bytes of a call, by its name and direction.
     lengths: Mapping[tuple[str, str], int]
 
 
@@ -53,7 +53,7 @@ def setup() -> Iterator[Setup]:
 
 
 def prepared(verb: Verb, client: Client) -> Callable[[], Results]:
-    """A call on a connection that stands already."""
+    """A call on a connection that is already open."""
     client.info()
     return verb(client)
 
@@ -75,7 +75,7 @@ def test_a_connection_that_ends_anywhere_costs_no_call(setup: Setup, name: str) 
                     getattr(proxy, way).cut(1 + place * setup.lengths[name, way] // PLACES, end)
                     assert same(call(), setup.expected[name]), (way, place, end)
                     cuts += len(proxy.arrivals) - 1
-    # A call may take fewer bytes than when they were counted (frames of flow control): the last cuts may come too late.
+    # The last cuts may come too late, since a call may take fewer bytes than were counted (flow control frames).
     assert cuts >= 2 * 2 * (PLACES - 2)
 
 
@@ -105,7 +105,7 @@ def test_a_line_that_falls_silent_anywhere_is_noticed_at_the_deadline(setup: Set
 
     outcomes: list[str] = []
     at_once([lose(name, way, place) for name in NAMES for way in WAYS for place in range(3)])
-    # At the very end of a request, silence may come too late to matter.
+    # Silence at the very end of a request may come too late to matter.
     assert len(outcomes) > len(NAMES) * 3
     wait_for(setup.process, "lumigrad_calls_in_progress", 0)
     wait_for(setup.process, "lumigrad_transit_bytes", 0)
@@ -161,7 +161,7 @@ def test_a_call_whose_line_has_died_is_made_again_over_another(setup: Setup, mon
     quick = {"grpc.keepalive_time_ms": 1000, "grpc.http2.ping_timeout_ms": 1000}
     options = tuple((name, quick.get(name, value)) for name, value in channel._LOOPBACK_OPTIONS)
     monkeypatch.setattr(channel, "_LOOPBACK_OPTIONS", options)
-    # It takes longer to notice than attempts are made for.
+    # The client notices the silence later than it would stop making attempts.
     with FaultProxy(setup.process.target) as proxy, Client(proxy.target, retry_s=1) as client:
         call = prepared(setup.verbs["render"], client)
         proxy.end_all(End.SILENCE)

@@ -1,4 +1,4 @@
-"""Workers that are killed or stopped under the calls of a client that has others."""
+"""Workers that are killed or stopped during calls of a client that has other workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_killed_worker_costs_no_call_and_moves_no_other_scene() -> None:
         for old, new in zip(before, after, strict=True):
             assert new != victim.target
             assert new == old or old == victim.target
-        # States that died with it are computed again elsewhere, with the same gradients.
+        # Forward states that died with the worker are computed again elsewhere, with the same gradients.
         for frame, expected in zip(frames, gradients, strict=True):
             for name, gradient in frame.backward(upstream).items():
                 np.testing.assert_array_equal(gradient, expected[name])
@@ -83,7 +83,8 @@ def test_a_crowd_that_lost_its_worker_stores_its_scene_once() -> None:
             for done in [threads.submit(call) for call in calls]:
                 done.result()
         assert puts(other) - stored == 1
-        # Each client sends it once at the most, however many of its threads miss it; tensors are padded to be aligned.
+        # Each client sends the scene at most once, however many of its threads miss it; tensors are padded for
+        # alignment.
         assert scene.nbytes <= uploaded(other) - received < (crowd + 1) * scene.nbytes
         for client in clients:
             client.close()

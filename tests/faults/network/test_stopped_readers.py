@@ -1,4 +1,4 @@
-"""Clients that stop reading, or sending: they hold little memory, and not for long."""
+"""Clients that stop reading or sending hold little memory, and not for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDTH, HEIGHT = 1920, 1080
 REPLY = WIDTH * HEIGHT * 3 * 4
 STALL_SECONDS = 1.5
 WHY = "the caller {} nothing, or less than 64 KiB of a payload, in 1.5 s (--stall-seconds)"
-# What one may hold beside the arrays of its reply.
+# Memory that a stopped reader may hold besides the arrays of its reply.
 ALLOWANCE = 16 * MIB
 
 
@@ -42,7 +42,7 @@ def process() -> Iterator[WorkerProcess]:
 
 @contextmanager
 def readers(process: WorkerProcess, count: int, target: str = "") -> Iterator[list[Reader]]:
-    """So many, each of a reply that is ready but for the client."""
+    """Readers whose replies are ready to be read."""
     with ExitStack() as stack:
         with process.channel() as channel:
             scene_id = RawClient("", channel=channel).put(sphere_cloud(5)).scene.scene_id
@@ -62,14 +62,14 @@ def freeze(_: Reader, proxy: FaultProxy) -> None:
 
 
 def do_nothing(_: Reader, __: FaultProxy) -> None:
-    """It asks for no more messages, but its gRPC goes on."""
+    """Asks for no more messages, while its gRPC goes on."""
 
 
 HOW = [stop, freeze, do_nothing]
 
 
 def settled_memory(process: WorkerProcess) -> int:
-    """Resident bytes, when they do not change any more."""
+    """The resident bytes once they no longer change."""
     memory = psutil.Process(process.process.pid).memory_info
     last, now = 0, memory().rss
     while abs(now - last) > MIB:
@@ -101,7 +101,7 @@ def test_a_reader_that_stops_is_ended(process: WorkerProcess, how: Callable[[Rea
         process.channel() as channel,
     ):
         how(reader, proxy)
-        # The device is free all the time.
+        # The device stays free.
         RawClient("", channel=channel).render(spec_of(opencv_camera(32, 32)), cloud=sphere_cloud(5), timeout=30)
         process.wait_for_log(f"request_id={reader.request_id} method=RenderService.Render code=CANCELLED", seconds=30)
         assert WHY.format("took") in line_of(process, reader.request_id)
@@ -141,7 +141,7 @@ def test_a_sender_that_stops_is_ended(process: WorkerProcess) -> None:
 
 
 def test_a_reply_that_nobody_takes_holds_memory_for_as_long_as_a_reader_may_stop(process: WorkerProcess) -> None:
-    """The call itself has ended long ago."""
+    """The call itself ended long ago."""
     payload = PayloadWriter()
     header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(100_000), payload))
     header.payload_bytes = payload.length

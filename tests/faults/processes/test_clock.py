@@ -1,4 +1,4 @@
-"""The wall clock of a worker's machine, or of a client's, is set while they work: no time is up before its time."""
+"""The wall clock of a worker's or client's machine is set during work: no time limit expires early."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_worker_whose_clock_is_set_goes_on(clock: WallClock) -> None:
         client = RawClient(process.target)
         scene_id = client.put(sphere_cloud(20)).scene.scene_id
         slow = SlowRender(client)
-        # Forwards, and then backwards.
+        # First forwards, then backwards.
         for hours in (3, -3):
             assert_goes_on(process, client, slow, scene_id, lambda hours=hours: clock.jump(hours * HOURS))
         client.close()
@@ -57,7 +57,7 @@ def assert_goes_on(
     jump()
     for call in calls:
         assert sum(frame.data.nbytes for frame in call) == 9 * 256 * 256 * 4
-    # Beyond the pause of the house-keeping, and of the watchdog.
+    # Longer than the pauses of housekeeping and of the watchdog.
     time.sleep(1.5)
     assert process.health() == 1
     assert client.render(spec).arrays["color"].tobytes() == before.arrays["color"].tobytes()

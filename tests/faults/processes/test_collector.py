@@ -1,4 +1,4 @@
-"""A collector that hangs, fails or is not there costs no call, no memory, and no time when the worker ends."""
+"""A collector that hangs, fails or is missing costs no calls, no memory, and no time when the worker ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_collector_that_hangs_and_comes_back() -> None:
     with grpc_collector() as (collector, url):
         collector.answers.clear()
         with worker("--device", "cpu", "--trace-endpoint", url, variables=VARIABLES) as process:
-            # More spans than are kept for it.
+            # More spans than the worker keeps for the collector.
             render(process, BATCH)
             wait_for_spans(process, "lost", 2 * BATCH)
             process.wait_for_log(FAILURE)

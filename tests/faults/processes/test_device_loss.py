@@ -1,4 +1,4 @@
-"""A device that is lost, or does not come back, ends its worker at once: callers hear of it, the next one serves."""
+"""A device that is lost or hangs ends its worker at once: callers get errors, and the next worker serves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.workers.worker import WorkerProcess
 
 
 class Calls:
-    """The same render from several clients at once: how each ended."""
+    """The same render from several clients at once, and how each ended."""
 
     def __init__(self, target: str, count: int) -> None:
         self.codes: list[grpc.StatusCode] = []
@@ -104,7 +104,7 @@ def test_a_device_that_fails_a_trial_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_device_that_does_not_come_back_ends_the_worker_with_its_stacks(tmp_path: Path) -> None:
-    # Long enough for the second call to arrive on a busy machine.
+    # The limit is long enough for the second call to arrive on a busy machine.
     with (
         faulty_worker(tmp_path, "--hang-seconds", "3") as (process, faults),
         Client(process.target, retry_s=60) as client,
@@ -135,7 +135,7 @@ def test_memory_that_a_lost_device_may_write_to_is_leased_to_nobody(tmp_path: Pa
             call = client.render_stub.Render(iter([request]), metadata=lane.metadata(2), timeout=60)
             assert failure(lambda: list(call)).code() == grpc.StatusCode.INTERNAL
             lane.send(ToWorker.LEASE, 3, lane.regions[region].nbytes)
-            # Nothing comes from a worker that has ended.
+            # A worker that has ended sends nothing.
             answer = Packet.unpack(lane.link.recv(PACKET_BYTES))
             assert answer in (None, Packet(ToCaller.LEASED, 3, 0))
         client.close()
@@ -162,5 +162,5 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path, freeze: o
         process.wait_for_log("the worker does not respond: killing it", seconds=45)
         assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
         assert process.metric("lumigrad_worker_last_exit", reason="hang") == 1
-    # A process that is held still writes down where; one that is stopped does nothing at all.
+    # A process whose lock is held still logs its stacks; a stopped process does nothing at all.
     assert bool(re.search(r"File .*faults.py\", line \d+ in forward", process.log)) == (freeze is hold)

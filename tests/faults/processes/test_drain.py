@@ -1,4 +1,4 @@
-"""SIGTERM: say so, finish what was begun, end with code 0; a second signal ends it at once."""
+"""SIGTERM makes a worker announce it, finish its calls, and end with code 0; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_drain_under_load_breaks_no_call(number: signal.Signals, supervised: b
         for client in clients:
             client.close()
     assert load.done > at_signal, "calls in the lame-duck time"
-    # The refused calls were never begun; their error says that it is safe to repeat them.
+    # The refused calls were never begun, and their error says that they may be repeated.
     assert set(load.outcomes) == {"ok", "UNAVAILABLE"}
     codes = {line.split("code=")[1].split()[0] for line in process.log.splitlines() if " call " in line}
     assert codes == {"OK", "UNAVAILABLE"}

@@ -1,4 +1,4 @@
-"""When the system has no more threads, descriptors or room on a disk: what can be served is, and all is well after."""
+"""A system without more threads, descriptors or disk space: the worker serves what it can, and recovers afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.workers.worker import WorkerProcess, worker
 
 @contextmanager
 def descriptors(pid: int, more: int) -> Iterator[None]:
-    """Let a process open only so many more files."""
+    """Let a process open only `more` further files."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + more, before[1]))
     try:
@@ -34,7 +34,7 @@ def descriptors(pid: int, more: int) -> Iterator[None]:
 
 @contextmanager
 def idle(process: WorkerProcess, count: int) -> Iterator[None]:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     connections = [socket.create_connection(("127.0.0.1", process.port), timeout=30) for _ in range(count)]
     try:
         yield
@@ -115,7 +115,7 @@ def test_without_room_for_the_log_calls_are_served(statements: tuple[str, ...]) 
         Client(process.target, timeout_s=120, retry_s=120) as client,
     ):
         expected = client.render(cloud(), CAMERA).color
-        # The other child, from which the worker was forked, is older.
+        # The fork server is the older child.
         children = psutil.Process(process.process.pid).children()
         max(children, key=lambda child: (child.create_time(), child.pid)).kill()
         assert np.array_equal(client.render(cloud(), CAMERA).color, expected)

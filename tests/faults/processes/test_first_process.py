@@ -14,7 +14,7 @@ import pytest
 
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
-# As a container's engine does: process 1 is what is named, and /proc shows what it sees.
+# Like a container engine, makes the command process 1, with a /proc of its own.
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 SECONDS = 30
 
@@ -33,13 +33,13 @@ def contained() -> Iterator[WorkerProcess]:
 
 
 def first_process(contained: WorkerProcess) -> int:
-    """The number, seen from outside, of the process that is 1 inside."""
+    """The outer number of the process that is 1 inside."""
     (child,) = Path(f"/proc/{contained.process.pid}/task/{contained.process.pid}/children").read_text().split()
     return int(child)
 
 
 def children(process: int) -> dict[int, str]:
-    """The states of a process's children: Z for those that have ended and that nobody has taken leave of."""
+    """The states of a process's children: Z for those that have ended and were not waited for."""
     found = {}
     for child in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
         try:
@@ -70,7 +70,7 @@ def test_a_signal_stops_it_with_code_0(contained: WorkerProcess) -> None:
 
 def test_a_worker_that_dies_is_replaced_and_leaves_nothing_behind(contained: WorkerProcess) -> None:
     first = first_process(contained)
-    # Beside it there is the process from which it was forked.
+    # The other child is the process from which the worker was forked.
     (worker,) = [child for child in children(first) if inner_number(child) == contained.worker_pid]
     os.kill(worker, signal.SIGKILL)
     contained.wait_for_log("worker started", count=2)

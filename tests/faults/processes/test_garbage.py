@@ -1,4 +1,4 @@
-"""A call lets go of all that it holds when it ends, and not once Python's collector of garbage runs."""
+"""A call releases everything that it holds when it ends, not only once Python's garbage collector runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.training.scenes import gaussian_lesson
 from support.training.streets import ROW_BYTES, street_lesson
 from support.workers.worker import WorkerProcess, worker
 
-# A worker that collects garbage only when a file is there, and then logs what of it may hold memory.
+# A worker that collects garbage only when a file exists, and then logs which garbage may hold memory.
 PROGRAM = """
 import gc, mmap, os, sys, threading, time
 import numpy, torch
@@ -80,7 +80,7 @@ def refuse(client: Client) -> None:
 
 
 def run_late(client: Client) -> None:
-    """Time-outs that are over while a call waits for the device, or is carried out there."""
+    """Time-outs that expire while a call waits for the device or runs there."""
     handle = client.put(LARGE.scene)
     began = time.monotonic()
     client.render(handle, WIDE)
@@ -114,7 +114,7 @@ def test_calls_leave_no_garbage(use: Callable[[Client], None], tmp_path: Path) -
     command = (sys.executable, "-c", PROGRAM, str(sign), "serve")
     with worker("--device", "cpu", "--spool", str(tmp_path / "spool"), command=command) as process:
         with Client(process.target) as client:
-            # Modules that are imported at the first call leave some.
+            # Imports by the first call leave some garbage.
             use(client)
             collect(process, sign, 1)
             use(client)
@@ -122,7 +122,7 @@ def test_calls_leave_no_garbage(use: Callable[[Client], None], tmp_path: Path) -
 
 
 def collect(process: WorkerProcess, sign: Path, count: int) -> str:
-    """Let the worker collect garbage, for the count-th time; returns the kinds of what it finds."""
+    """Have the worker collect garbage for the `count`-th time; returns the kinds of garbage."""
     sign.touch()
     process.wait_for_log(" end", count=count)
     return process.log.split("garbage:")[count].split(" end")[0].strip()

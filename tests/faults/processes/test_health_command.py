@@ -1,4 +1,4 @@
-"""`lumigrad health`: the exit status that containers and scripts go by."""
+"""`lumigrad health`, whose exit status containers and scripts rely on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_worker_serves_until_it_drains() -> None:
             "",
             f"lumigrad: error: the worker at {process.target} has no service nobody's; omit --service",
         )
-        # All of several must serve.
+        # All of several targets must serve.
         nobody = "127.0.0.1:1"
         code, output, said = health("--target", f"{process.target},{nobody}", "--timeout", "2")
         assert (code, output) == (4, f"{process.target} SERVING")
@@ -56,14 +56,14 @@ def test_a_worker_with_tls_is_asked_with_tls(tmp_path: Path) -> None:
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
     with worker("--device", "cpu", *files, credentials=credentials) as process:
         target = ("--target", f"localhost:{process.port}", "--timeout", "30")
-        # Health is open to callers without a token.
+        # Callers without a token may ask for health.
         assert health(*target, "--tls-ca", str(authority.certificate)) == (0, "SERVING", "")
         code, _, said = health(*target, "--timeout", "2")
         assert code == 4 and "if it asks for TLS, use --tls or --tls-ca FILE" in said
 
 
 def test_an_error_is_one_line_without_the_log_of_grpc() -> None:
-    # A process of its own, because gRPC reads its variable when it is imported; other tests set it.
+    # A separate process, because gRPC reads its variable when it is imported, and other tests set it.
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     with worker("--device", "cpu") as process:
         for command in ("health", "info"):

@@ -1,4 +1,4 @@
-"""Nothing of one caller is ever in the memory that another gets: every byte of a reply was written for that reply."""
+"""No data of one caller is ever in memory that another gets: every byte of a reply was written for that reply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOKENS = {"alice": ALICE, "bob": BOB}
 # A colour that no other call has, and its bytes.
 MARK = np.float32(12345.678)
 MARK_BYTES = MARK.tobytes()
-# glibc fills what it hands out, and what it takes back, with this byte or its complement.
+# glibc fills memory with this byte or its complement when it is allocated and freed.
 POISON = 165
 DISTANCE_OUTPUTS = [{"instance": "obstacle"}.get(name, name) for name in meshes.OUTPUTS]
 
@@ -56,19 +56,19 @@ def poisoned() -> Iterator[WorkerProcess]:
 
 
 def bytes_of(reply: Reply) -> bytes:
-    """The payload as it was on the wire."""
+    """The payload as sent."""
     return b"".join(frame.data.tobytes() for frame in reply.frames)
 
 
 def out_of_sight(cloud: dict[str, Array], places: str) -> dict[str, Array]:
-    """The cloud with every other primitive behind the camera: nobody writes about those by the way."""
+    """The cloud with every other primitive behind the camera, whose results no kernel writes in passing."""
     moved = {name: array.copy() for name, array in cloud.items()}
     moved[places][::2, 2] = -5
     return moved
 
 
 def fill(client: RawClient) -> None:
-    """Have the mark go wherever a call goes: uploads, stored scenes, states, pictures, gradients."""
+    """Sends the mark wherever a call's data go: uploads, stored scenes, states, images, gradients."""
     camera = opencv_camera(256, 256)
     gradient = {"color": np.full((1, 256, 256, 3), MARK, np.float32)}
     clouds = sphere_cloud(5_000, radius=0.5), gaussian_cloud(5_000, coefficients=0)
@@ -83,7 +83,7 @@ def fill(client: RawClient) -> None:
 
 
 def pictures(client: RawClient) -> Iterator[tuple[str, bytes]]:
-    """What a caller gets for small and for large pictures, with all outputs and gradients."""
+    """The replies for small and large images, with all outputs and gradients."""
     sphere = out_of_sight(sphere_cloud(6, radius=0.05), "positions")
     gaussian = out_of_sight(gaussian_cloud(6), "means")
     for size in (16, 64, 320):
@@ -103,7 +103,7 @@ def pictures(client: RawClient) -> Iterator[tuple[str, bytes]]:
 
 
 def distances(client: RawClient) -> Iterator[tuple[str, bytes]]:
-    """The same for distances, of spheres that are far away, and switched off, too."""
+    """The replies for distances, including spheres that are far away or disabled."""
     asking = DistanceClient(client)
     mesh_id = client.put(mesh_arrays(torus(12, 8))).scene.scene_id
     for rows in (4, 4_000):

@@ -1,4 +1,4 @@
-"""Scenes that take long to read: the worker starts, stops and answers meanwhile, and reads each of them once."""
+"""Scenes that take long to read: the worker meanwhile starts, stops and answers, and reads each of them once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_scene_is_read_although_no_caller_waits_so_long(place: Street, disk: H
 
 @pytest.fixture
 def release_later(disk: HeldDisk) -> Iterator[None]:
-    """Holds reads for longer than a start may take, from the moment at which the first one is tried."""
+    """Holds reads for longer than a start may take, from the first attempt to read."""
     hold = disk.hold_reads()
     begun = hold.__enter__()
     is_over = threading.Event()
@@ -113,7 +113,7 @@ def test_a_worker_that_loads_is_not_serving_and_ends_when_it_is_asked_to(place: 
 
 
 def short_of_memory(attempts: int, seconds: float, retry: str = "0.01") -> tuple[str, ...]:
-    """Statements for a worker whose first attempts to read a scene find no memory, and that waits for so long."""
+    """Statements for a worker whose first attempts to read a scene find no memory, and which waits for `seconds`."""
     return (
         "from lumigrad.server.core.errors import DeviceMemoryError",
         "from lumigrad.server.sensorsim import service",

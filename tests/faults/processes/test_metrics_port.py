@@ -1,4 +1,4 @@
-"""The port of the metrics: encrypted when that is asked for, and not held up by callers who say nothing."""
+"""The metrics port: encrypted on request, and not blocked by silent callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests hold whatever a machine says of language, time, files and proxies: some that might notice, run there."""
+"""Tests pass whatever a machine's language, time zone, files and proxies: runs some that might depend on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLE = (
     "server/storage/test_spool.py::test_nobody_else_on_the_machine_can_read_it",
     "server/process/test_tokens.py",
 )
-# No terminal, no locale, no home, files that everybody may read, and a shell that speaks to other programs.
+# An unusual environment: no locale, no home directory, and settings that are meant for other programs.
 SAYS = {
     "LC_ALL": "C",
     "TZ": "Asia/Kathmandu",

@@ -1,4 +1,4 @@
-"""Calls that the device has no memory for: refused at once, tried again, or what ends a worker that leaks."""
+"""Calls that the device has no memory for are refused at once, tried again, or end a worker that leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.workers.worker import WorkerProcess, worker
 Faulty = tuple[WorkerProcess, Faults]
 MIB = 1 << 20
 SMALL, LARGE = opencv_camera(64, 64), opencv_camera(1024, 1024)
-# Bytes of colours alone.
+# Bytes of the colours alone.
 LARGE_BYTES = 12 * MIB
 
 
@@ -126,7 +126,7 @@ def test_a_call_that_never_fits_is_refused_at_once_whatever_the_device_does(faul
 
 def test_forward_states_leave_when_a_call_needs_their_room(faulty: Faulty, client: RawClient) -> None:
     process, _ = faulty
-    # 28 bytes of each pixel stay.
+    # A forward state has 28 bytes per pixel.
     first = client.render(spec_of(LARGE), cloud=sphere_cloud(3), retain=True).header.context_id
     assert first
     client.render(spec_of(*[LARGE] * 4), cloud=sphere_cloud(3))
@@ -136,7 +136,7 @@ def test_forward_states_leave_when_a_call_needs_their_room(faulty: Faulty, clien
 
 
 def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> None:
-    """A scene takes the room for now."""
+    """A scene takes the room for the moment."""
     options = ("--max-payload-mib", "40", "--scene-mib", "40", "--device-memory-mib", "48")
     cameras = [Camera.look_at((0, -1, -5), (0, 0, 0), (0, -1, 0), width=1024, height=1024)] * 3
     with worker("--device", "cpu", *options) as process, Client(process.target) as client:
@@ -171,12 +171,12 @@ def address_space(pid: int) -> int:
 
 
 def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Path) -> None:
-    """By the limit of its address space, which the prediction does not know of: it was set later."""
+    """The address space is limited later, which the prediction does not know."""
     with worker("--device", "cpu", "--device-memory-mib", "65536") as process:
         client = RawClient(process.target)
         scene_id = client.put(sphere_cloud(100)).scene.scene_id
         small = spec_of(SMALL, scene_id=scene_id)
-        # So that all threads are there which calls need.
+        # Starts all threads that calls need.
         threads = [threading.Thread(target=client.render, args=(small,)) for _ in range(16)]
         for thread in threads:
             thread.start()
@@ -185,7 +185,7 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
         expected = client.render(small).arrays["color"]
         limit = address_space(process.process.pid) + 128 * MIB
         resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))
-        # 392 MiB of info, which the kernels allocate; 168 MiB of payload, for which the worker has no buffer.
+        # The kernels would allocate 392 MiB of info, and the worker 168 MiB for a payload.
         large = sphere_cloud(6_000_000)
         asks: list[Any] = [
             lambda: client.render(spec_of(*[LARGE] * 2, scene_id=scene_id, outputs=["info"], n_track=23)),
@@ -201,7 +201,7 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
 
 
 def test_a_reply_of_a_known_kind_that_there_is_no_memory_for_leaves_nothing_reserved() -> None:
-    """The reply has 192 MiB, which native code would write to."""
+    """The reply has 192 MiB, to which native code would write."""
     with worker("--device", "cpu") as process:
         client = RawClient(process.target)
         scene_id = client.put(sphere_cloud(100)).scene.scene_id
@@ -234,7 +234,7 @@ def test_a_backward_whose_payload_is_on_its_way_holds_no_state(faulty: Faulty, c
         yield Frame(None, memoryview(b"".join(payload.buffers)))
 
     call = client.render_stub.Backward(frames(), timeout=60)
-    # It has looked at the state when it reserves room for the payload.
+    # The worker has found the state once it reserves room for the payload.
     wait_until(lambda: process.metric("lumigrad_transit_bytes") >= payload.length, "room for the payload")
     client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=60)
     complete.set()

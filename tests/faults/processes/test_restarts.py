@@ -1,4 +1,4 @@
-"""What ends no service that has served: files that are edited or replaced, and errors nobody expects."""
+"""Edited or replaced files and unexpected errors do not end a service that has served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of small scenes and forward states: their number is limited, and what each takes is counted."""
+"""Thousands of small scenes and forward states: their number is limited, and their memory is counted."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def retained(client: RawClient, seed: int, size: int = 1) -> str:
 def test_a_flood_costs_no_other_tenant_anything(
     process: WorkerProcess, clients: tuple[RawClient, RawClient], count: int, size: int
 ) -> None:
-    """The number of the smallest things is limited; two of the larger ones fit into a share."""
+    """The number of the smallest things is limited, and two of the larger ones fit into a share."""
     anna, ben = clients
-    # A third of what there is of everything.
+    # A third of each limit.
     scenes = [ben.put(sphere_cloud(20, seed=1000 + seed)).scene.scene_id for seed in range(20)]
     states = [retained(ben, seed) for seed in range(20)]
     gradient = {"color": color_gradient(1, 1, 1, 3)}
@@ -65,7 +65,7 @@ def test_what_small_things_take_is_counted() -> None:
     with worker("--device", "cpu") as process:
         client = RawClient(process.target)
         for seed in range(2):
-            # The first ones take what everything after them shares.
+            # The first ones allocate memory that all later ones share.
             for number in range(50 if seed == 0 else 900):
                 client.put(sphere_cloud(1, seed=1000 * seed + number))
                 retained(client, number)

@@ -1,4 +1,4 @@
-"""Workers that stand still for a while, as on a machine that swaps: calls are late, and never wrong."""
+"""Workers that freeze for a while, as on a machine that swaps: calls are late, but never wrong."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_threads_outlast_a_worker_that_stands_still(process: WorkerProcess) -> N
 
 
 def test_a_training_outlasts_a_worker_that_stands_still(process: WorkerProcess) -> None:
-    """Two gradients of a step, each of which gets a region of its own."""
+    """A step has two gradients, each of which gets a region of its own."""
     camera = Camera.look_at((0, 0, 4), (0, 0, 0), width=400, height=300)
     fitted = []
     with Client(process.target, lane="shared") as client:
@@ -93,7 +93,7 @@ def test_a_late_grant_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
             lane.lease_region(upload, 1000, 60.0)
         assert Packet.unpack(there.recv(PACKET_BYTES)) == Packet(ToWorker.LEASE, upload, 1000)
         there.send(Packet(ToCaller.LEASED, upload, 0).pack())
-        # The next tensor of the call, and whatever other calls want: at once, since nobody waits for this lane again.
+        # Later leases fail at once, for this call or another, since nobody waits for this lane again.
         monkeypatch.setattr(lanes, "PATIENCE_S", 3600.0)
         for lease in (upload, reply):
             with pytest.raises(LaneFailed, match="it has ended"):
@@ -102,5 +102,5 @@ def test_a_late_grant_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
         lane.release(upload)
         lane.let_go(reply)
         assert Packet.unpack(there.recv(PACKET_BYTES)) == Packet(ToWorker.RELEASE, upload)
-        # The connection is closed with the last lease, and so the worker takes the memory back.
+        # The connection is closed with the last lease, so the worker takes the memory back.
         assert there.recv(PACKET_BYTES) == b""

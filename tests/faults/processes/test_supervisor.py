@@ -39,7 +39,7 @@ def fork_server(process: WorkerProcess) -> psutil.Process:
 
 @pytest.fixture(scope="module")
 def calm() -> Iterator[WorkerProcess]:
-    """One whose worker no test ends."""
+    """A supervisor whose worker no test ends."""
     with worker("--device", "cpu", supervised=True) as process:
         yield process
 
@@ -51,7 +51,7 @@ def test_processes_are_told_apart_by_their_names(calm: WorkerProcess) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has given back its ports: one whose first thread alone has ended is a zombie, too."""
+    """Whether a process has released its ports: a process is a zombie even if only its first thread has ended."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
@@ -83,7 +83,7 @@ def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
     with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
         expected = client.render(cloud(), CAMERA).color
         took = []
-        # One right after the other.
+        # The signals come one right after another.
         for number, reason in ((signal.SIGKILL, "killed"), (signal.SIGSEGV, "crash"), (signal.SIGKILL, "killed")):
             assert ("Fatal Python error: Segmentation fault" in process.log) == (process.log.count("reason=crash") > 0)
             started = time.monotonic()
@@ -95,7 +95,7 @@ def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
             assert process.process.stdout.readline() == again
             assert process.metric("lumigrad_worker_last_exit", reason=reason) == 1
             process.wait_for_log(f"worker ended device=cpu code={-number} reason={reason}")
-        # Other work on the machine may delay some.
+        # Other work on the machine may delay some restarts.
         assert min(took) < RECOVERY_SECONDS
 
 
@@ -125,7 +125,7 @@ def test_a_worker_per_device_and_each_of_its_own() -> None:
         found = [re.findall(rf"worker started .*{name}=(\d+)", process.log) for name in ("port", "pid")]
         ports, pids = ([int(number) for number in numbers] for numbers in found)
         assert len(set(ports)) == 2
-        # A busy machine takes its time to load another worker.
+        # Loading another worker takes long on a busy machine.
         patient = {"timeout_s": 240, "retry_s": 120}
         with Client(f"127.0.0.1:{ports[0]}", **patient) as first, Client(f"127.0.0.1:{ports[1]}", **patient) as second:
             expected = second.render(cloud(), CAMERA).color
@@ -258,11 +258,11 @@ def test_a_call_that_crashes_every_worker_is_given_up_before_the_workers_are(tmp
             poisoner.render(cloud(), CAMERA, outputs=[POISON])
         assert error.value.was_begun
         process.wait_for_log("reason=crash", count=2)
-        # Others are served meanwhile, too, but a call that met each of the crashes would be given up with this one.
+        # Other calls are served meanwhile, but one that meets each of the crashes is given up with this one.
         with load(process.target) as other:
             other.wait_for_progress()
         assert other.failures == []
-        # One that is just dying may still take a call.
+        # A dying worker may still accept a call.
         assert process.log.count("reason=crash") in (2, 3)
         assert "not restarting" not in process.log
         assert faults.strike("poison")

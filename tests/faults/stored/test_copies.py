@@ -1,4 +1,4 @@
-"""Copies from the device that are late, fail, or go to memory that is gone: on the emulated device, which waits."""
+"""Copies from the device that are late, fail, or have lost their target, on the emulated device, which can wait."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Emulated:
         self.client = RawClient(process.target)
 
     def start(self, spec: Any, **options: Any) -> Any:
-        """Begin a call, whose replies are read later."""
+        """Begin a call whose replies are read later."""
         payload = PayloadWriter()
         request = render_pb2.RenderRequest(spec=with_scene(spec, CLOUD, payload))
         return self.client.render_stub.Render(frames_of(request, payload), **{"timeout": 60, **options})
 
     def hold_copies(self) -> None:
-        """Nothing arrives at the host any more."""
+        """Lets no more copies reach the host."""
         self.faults.arm("hold copies")
 
 
@@ -64,7 +64,7 @@ def test_the_device_works_while_results_are_copied(emulated: Emulated) -> None:
     call = emulated.start(SMALL)
     wait_for(emulated.process, "lumigrad_predicted_bytes", 0)
     wait_for(emulated.process, "lumigrad_calls_in_progress", 1)
-    # It is built on the device, and nothing of it is copied to the host.
+    # A scene is built on the device without copies to the host.
     busy = emulated.process.metric("lumigrad_device_busy_seconds_total")
     emulated.client.put(sphere_cloud(20, seed=5))
     assert emulated.process.metric("lumigrad_device_busy_seconds_total") > busy
@@ -78,12 +78,12 @@ def test_a_cancelled_call_gives_its_memory_back_after_the_copy(emulated: Emulate
     call = emulated.start(SMALL)
     wait_until(lambda: emulated.process.metric("lumigrad_pinned_bytes") > 0, "the copy")
     call.cancel()
-    # Its copy goes on, and others wait for it.
+    # The copy of the cancelled call goes on, and others wait for it.
     other = emulated.start(SMALL)
     emulated.faults.disarm("hold copies")
     expected = color_of(emulated.start(SMALL))
     assert color_of(other).tobytes() == expected.tobytes()
-    # After ten seconds.
+    # The memory is unpinned after ten seconds.
     wait_for(emulated.process, "lumigrad_pinned_bytes", 0)
 
 
@@ -91,7 +91,7 @@ def test_a_device_that_is_lost_during_a_copy_ends_the_worker_and_the_call_may_be
     emulated.faults.arm("copy")
     with pytest.raises(grpc.RpcError) as error:
         list(emulated.start(SMALL))
-    # Its kernels had ended: they are not to blame.
+    # The kernels had finished, so they are not to blame.
     assert error.value.code() == grpc.StatusCode.UNAVAILABLE
     emulated.process.wait_for_log("the device is lost")
     assert emulated.process.wait() == DEVICE_LOST

@@ -1,4 +1,4 @@
-"""SIGTERM suspends trainings at once: another worker with their spool goes on, and their clients notice nothing."""
+"""SIGTERM suspends trainings at once: another worker with their spool resumes them, and clients notice nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0":
 STEPS = 30
 LESSON: Lesson = gaussian_lesson()
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("anna", "ben")}
-# Beside the time for a restart; a drain that waits for trainings takes this long.
+# Longer than a restart; a drain that waits for trainings takes this long.
 DRAIN_SECONDS = 60
 
 
@@ -33,7 +33,7 @@ def _trainer(client: Client, scene: Gaussians = LESSON.scene, **options: int) ->
 def _terminate(process: WorkerProcess) -> None:
     """Have the supervisor's worker replaced, as in a rolling update; returns when it has ended.
 
-    On a busy machine all steps could be done before it hears of it.
+    Without the wait, all steps could be done on a busy machine before the worker notices the signal.
     """
     ended = process.log.count("worker ended")
     os.kill(process.worker_pid, signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_steps_that_wait_for_gradients_go_on(tmp_path: Path, in_flight: int) -> 
                 assert trainer.resumed == is_drained
                 results.append(trainer.scene())
     if in_flight == 1:
-        # Others are rendered anew, with the steps that were applied since.
+        # Later images are rendered anew, after the steps that were applied meanwhile.
         _assert_equal(*results)
 
 
@@ -135,7 +135,7 @@ def test_without_a_spool_the_log_says_what_is_lost() -> None:
         list(trainer.steps(2))
         process.signal(signal.SIGTERM)
         process.wait_for_log("trainings will be lost")
-        # Until the drain ends it goes on.
+        # The training goes on until the drain ends.
         assert trainer.step().number == 2
         assert process.wait() == 0
         trainer.close(finish=False)

@@ -1,4 +1,4 @@
-"""Calls find the scenes that they need although others evict them meanwhile: what is in the spool is not missing."""
+"""Calls find their scenes although others evict them meanwhile: scenes in the spool are not missing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from support.workers.slow_render import wait_for
 from support.workers.spooling import PROBES, spooling, wait_until_written
 from support.workers.worker import WorkerProcess
 
-# So many other scenes fill the memory.
+# Number and size of other scenes that fill the memory.
 SCENES, COUNT = 4, 40_000
 BOX = shapes.box((1.0, 1.0, 1.0))
 
 
 def memory(mib: int) -> tuple[str, ...]:
-    """The options of a worker with so much memory for scenes."""
+    """The options of a worker with this much memory for scenes."""
     return "--scene-mib", str(mib), "--max-payload-mib", str(mib), "--transit-mib", "32"
 
 
@@ -41,7 +41,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
 def interrupted(
     process: WorkerProcess, client: RawClient, call: Callable[..., Any], header: Any, payload: PayloadWriter
 ) -> Any:
-    """The reply to a call between whose header and payload others put so many scenes that all before are evicted."""
+    """The reply to a call between whose header and payload other scenes evict all earlier ones."""
     may_go_on = threading.Event()
 
     def frames() -> Iterator[Any]:

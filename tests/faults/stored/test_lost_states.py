@@ -1,6 +1,6 @@
-"""A worker that dies between a forward pass and its backward: the client has everything made again, and nobody notices.
+"""A worker dies between a forward pass and its backward pass: the client has everything computed again.
 
-With a spool and without one, of scenes that are stored, were updated, or travel with the call.
+Tested with and without a spool, for scenes that are stored, were updated, or travel with the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROBES = np.random.default_rng(0).normal(size=(50, 4)) * (2.0, 2.0, 2.0, 0.0) + 
 ASIDE = (0.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 UPSTREAM = np.random.default_rng(1).normal(size=(CAMERA.height, CAMERA.width, 3))
 _PARTS = ("means", "quats", "scales", "opacities", "colors")
-# What calls back: gradients by name.
+# Makes the backward call; returns gradients by name.
 Backward = Callable[[], dict[str, np.ndarray]]
 
 
@@ -48,9 +48,9 @@ def has_spool(process: WorkerProcess) -> bool:
 
 
 def images(client: Client, scene: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Backward]:
-    """Retained frames of a scene as it is stored, was updated, is updated meanwhile, and travels along.
+    """Retained frames of a scene that is stored, was updated, is updated meanwhile, and travels with the call.
 
-    Of the stored one twice, and differentiated: from the second time on the worker needs no Python for these.
+    The stored scene has two more frames, which are differentiated: from the second time on the worker needs no Python.
     """
     stored = client.put(scene)
     frames = {name: client.render(stored, CAMERA, retain=True, **settings) for name in ("stored", "again", "third")}
@@ -87,7 +87,7 @@ def of_distances(client: Client) -> dict[str, Backward]:
 
 
 def of_operators(client: Client) -> dict[str, Backward]:
-    """The PyTorch operators, by what they are called."""
+    """The PyTorch operators, by name."""
 
     def leaves(tensors: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
         return {name: torch.tensor(array, dtype=torch.float32).requires_grad_() for name, array in tensors.items()}
@@ -115,7 +115,7 @@ def of_operators(client: Client) -> dict[str, Backward]:
 
 
 def of_all(client: Client) -> dict[tuple[str, str], Backward]:
-    """All of them, by who makes them and what they are of."""
+    """All backward calls, by their maker and name."""
     makers = (of_spheres, of_gaussians, of_distances, of_operators)
     return {(make.__name__, name): backward for make in makers for name, backward in make(client).items()}
 
@@ -132,7 +132,7 @@ def test_gradients_are_those_without_the_fault(process: WorkerProcess, client: C
         for key, array in found.items():
             assert np.array_equal(array, expected[name][key]), (name, key)
             assert np.any(array), (name, key)
-    # What was lost was made again, not found: the forward states of a dead worker are gone.
+    # The lost states were computed again, since those of a dead worker are gone.
     assert process.metric("lumigrad_context_lookups_total", result="lost") == len(calls)
 
 

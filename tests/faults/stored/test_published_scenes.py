@@ -1,4 +1,4 @@
-"""Trainings publish whatever happened in between: killed workers, resumptions, other clients."""
+"""Trainings publish despite killed workers, resumptions and other clients."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_scene_that_somebody_else_has_updated_is_not_overwritten(
         with pytest.raises(VersionMismatch, match="updated meanwhile"):
             trainer.publish()
         assert client.get(handle.scene_id).version == theirs.version
-        # The parameters can be had nevertheless.
+        # The parameters are still available.
         assert isinstance(trainer.scene(), Gaussians)
         assert trainer.step().number == 5
 

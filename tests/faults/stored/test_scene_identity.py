@@ -1,4 +1,4 @@
-"""A handle names one version of one scene, for ever: no later worker makes it stand for anything else."""
+"""A handle always names one version of one scene: no later worker lets it stand for anything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE = np.array([[0.0, 0.0, 1.5, 0.1]])
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    # Each crash is soon forgotten: the next worker need not wait.
+    # Crashes are soon forgotten, so the next worker need not wait.
     with worker("--device", "cpu", "--crash-seconds", "0.1", supervised=True) as started:
         yield started
 
@@ -39,7 +39,7 @@ def test_a_version_of_a_former_worker_is_nobody_elses(process: WorkerProcess) ->
         mine = alice.update(alice.put(scene), colors=np.zeros_like(scene.colors))
         expected = alice.render(mine, CAMERA).color
         replace_worker(process)
-        # The same content under the same number of updates, and yet another picture.
+        # The same content and the same number of updates, but another image.
         theirs = bob.update(bob.put(scene), colors=np.ones_like(scene.colors))
         assert not np.array_equal(bob.render(theirs, CAMERA).color, expected)
         assert np.array_equal(alice.render(mine, CAMERA).color, expected)
@@ -56,7 +56,7 @@ def test_a_mesh_of_a_former_worker_is_nobody_elses(process: WorkerProcess) -> No
         replace_worker(process)
         theirs = bob.put(World([Obstacle(bob.update(bob.put(box), vertices=BOX.vertices * 2))]))
         assert bob.query(theirs, PROBE).distance != expected[0]
-        # Whoever has no copy of it hears that it is gone, and is not shown what somebody else made of the mesh.
+        # A client without a copy learns that the mesh is gone, and does not get another client's version of it.
         with pytest.raises(SceneNotFound):
             alice.query(named, PROBE)
         for shown, distance in zip((mine, world), expected, strict=True):

@@ -1,7 +1,7 @@
-"""Any order of calls, deaths and evictions against a model of what is stored: nobody ever sees a wrong picture.
+"""Any order of calls, deaths and evictions against a model of the stored scenes: nobody ever gets a wrong image.
 
-The model is small: a scene is its name, a version, and the parameters of each version. For LUMIGRAD_FUZZ_SECONDS for
-each of two sets of rules, with a spool and without, 3 unless set.
+The model of a scene is its name, a version, and the parameters of each version. Each of two sets of rules runs for
+LUMIGRAD_FUZZ_SECONDS, 3 by default, with a spool and without.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from support.workers.spooling import wait_until_written
 
 Code = grpc.StatusCode
 _ANSWERS_BETWEEN = 20
-# An index into the scenes at that time, so that no strategy depends on replies of the worker.
+# An index into the current scenes, so that no strategy depends on replies of the worker.
 WHICH = st.integers(0, 1 << 16)
 RARELY = st.sampled_from((False, False, False, True))
 
@@ -69,7 +69,7 @@ class Refused(Exception):
 class SceneMachine(RuleBasedStateMachine):
     """Puts, updates, gets, renders and deletes scenes of two tenants, with a worker that is killed at times."""
 
-    # Set before it runs.
+    # Set before the machine runs.
     place: ModelWorker
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class SceneMachine(RuleBasedStateMachine):
     @noted
     def die(self, rests: bool) -> None:
         """Kill the worker, possibly after it has written everything to the spool, and check what remains."""
-        # Rarely, since a restart takes as long as hundreds of calls.
+        # Kills are rare, since a restart takes as long as hundreds of calls.
         if self.place.answers < _ANSWERS_BETWEEN:
             return
         if rests:
@@ -273,7 +273,7 @@ class SceneMachine(RuleBasedStateMachine):
             self._forget()
 
     def _forget(self) -> None:
-        """Removes from the model what was in memory only."""
+        """Removes from the model what was only in memory."""
         if not self.place.has_spool:
             for scene in self.stored.values():
                 scene.is_gone = True
@@ -290,7 +290,7 @@ def listed(client: RawClient) -> Any:
 
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "3"))
-# As many at a time, until the time is up: hypothesis itself counts examples only, and begins with the simplest.
+# Ten examples at a time, until the time is up: Hypothesis counts only examples, and begins with the simplest.
 BATCH = settings(
     max_examples=4,
     stateful_step_count=60,
@@ -315,7 +315,7 @@ def test_nobody_ever_sees_a_wrong_picture(
     place.until = time.monotonic() + SECONDS
     try:
         for number in itertools.count():
-            # Other steps each time, but the same in every run.
+            # Different steps each time, but the same in every run.
             run_state_machine_as_test(machine if EXPLORES else seed(number)(machine), settings=BATCH)
             if time.monotonic() >= place.until:
                 break

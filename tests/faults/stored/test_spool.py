@@ -1,4 +1,4 @@
-"""Scenes outlive their worker in a spool: nothing is sent again, and nothing comes back that was changed or deleted."""
+"""Scenes outlive their worker in a spool: nothing is sent again, and changed or deleted content does not come back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def process(folder: Path) -> Iterator[WorkerProcess]:
-    # Each crash is soon forgotten: the next worker need not wait.
+    # Crashes are soon forgotten, so the next worker need not wait.
     with spooling(folder, "--crash-seconds", "0.1") as started:
         yield started
 
@@ -92,11 +92,11 @@ def test_a_killed_workers_scenes_are_there_without_being_sent_again(
             assert np.array_equal(shown(client, scene), before), scene
             now = client.get(scene.scene_id)
             assert (now.version, now.content_hash) == (scene.version, scene.content_hash)
-        # Nobody noticed, and nothing travelled.
+        # Nothing was stored again.
         for method in ("Put", "Update"):
             name = f"SceneService.{method}"
             assert process.metric("lumigrad_calls_total", method=name, code="OK") == 0
-        # Each was read once, however many asked. The mesh of the world that has no handle here is the eighth.
+        # Each scene was read once, however many asked. The eighth is the mesh of the world, which has no handle here.
         assert process.metric("lumigrad_spool_reads_total", kind="scene", result="read") == 8
     updated = client.update(handles[5], colors=np.zeros((100, 3)))
     assert updated.version == scenes[5].version + 1
@@ -113,7 +113,7 @@ def test_an_update_is_in_the_spool_when_its_reply_comes(process: WorkerProcess, 
             assert other.get(first.scene_id).version == mine.version
             expected = client.render(mine.scene, CAMERA, max_depth=10).color
             assert np.array_equal(shown(other, without_copy(other, mine)), expected)
-            # Content that was replaced is not found any more.
+            # Replaced content is no longer found.
             theirs = other.update(other.put(scene), colors=np.ones_like(scene.colors))
             assert theirs.scene_id != mine.scene_id
             assert not np.array_equal(shown(other, theirs), expected)
@@ -123,7 +123,7 @@ def test_an_update_is_in_the_spool_when_its_reply_comes(process: WorkerProcess, 
 
 
 def test_scenes_that_come_faster_than_the_disk_are_all_there(tmp_path: Path) -> None:
-    # 8 KiB each, beside their tensors: fewer than 128 fit into memory.
+    # 8 KiB each, besides their tensors: fewer than 128 fit into memory.
     options = ("--scene-mib", "1", "--max-payload-mib", "1", "--transit-mib", "64")
     with spooling(tmp_path, *options) as process, Client(process.target, retry_s=30) as client:
         with ThreadPoolExecutor(8) as pool:
@@ -162,7 +162,7 @@ def test_deleted_scenes_stay_deleted(process: WorkerProcess, client: Client) -> 
     scenes = several(client)
     wait_until_written(process)
     kill(process)
-    # Some were loaded, some were not.
+    # Only the first two have been loaded.
     for scene in scenes[:2]:
         shown(client, scene)
     for scene in scenes:
@@ -180,7 +180,7 @@ def test_deleted_scenes_stay_deleted(process: WorkerProcess, client: Client) -> 
 def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--scene-mib", "2", "--max-payload-mib", "1", "--spool-mib", "8")
     with spooling(tmp_path, *options) as process, Client(process.target, retry_s=30) as client:
-        # 0.7 MiB each: two fit.
+        # 0.7 MiB each, two of which fit.
         handles = []
         for count in range(25_000, 25_004):
             handles.append(without_copy(client, client.put(cloud(count))))
@@ -191,7 +191,7 @@ def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path, m
         assert process.metric("lumigrad_scenes") == 2
         assert process.metric("lumigrad_spool_files") == 4
         assert len(client.list()) == 4
-        # Two of them are in files only.
+        # Two of them are only in files.
         monkeypatch.setattr(scene_store, "_LISTED", 1)
         assert {handle.scene_id for handle in client.list()} == {handle.scene_id for handle in handles}
 
@@ -213,12 +213,12 @@ def test_a_foreign_scene_in_the_spool_is_one_that_does_not_exist(tmp_path: Path)
         with pytest.raises(SceneNotFound):
             bob.delete(handle.scene_id)
         assert bob.list() == ()
-        # Not even the hash of it leads there: the bytes travel.
+        # The scene is not even found by its hash: its bytes are sent.
         assert bob.put(scene).scene_id != handle.scene_id
         assert process.metric("lumigrad_payload_bytes_total", method="SceneService.Put", direction="received") > 0
         assert process.metric("lumigrad_spool_reads_total", kind="scene", result="read") == 0
         assert alice.list() == (handle,)
-        # Nor does a folder tell who they are.
+        # The folders' names do not reveal the tenants.
         assert not [path for path in (tmp_path / "spool").rglob("*") if "alice" in str(path.relative_to(tmp_path))]
 
 

@@ -1,4 +1,4 @@
-"""Who floods the spool costs no other tenant a file, and nobody a snapshot; what cannot fit costs nothing at all."""
+"""A flooded spool costs no other tenant a file, and nobody a snapshot; data that cannot fit cost nothing at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.workers.worker import WorkerProcess
 ANNA, BEN = (f"{name}-0123456789abcdef" for name in ("anna", "ben"))
 # Two MiB for each tenant.
 LIMITS = ("--max-payload-mib", "1", "--spool-mib", "4", "--crash-seconds", "0.1")
-# Spheres of 0.7 MiB, and Gaussians that are sent in one MiB, but take 3 with their moments.
+# Spheres of 0.7 MiB, and Gaussians that are sent in one MiB but take 3 MiB with their moments.
 SPHERES, GAUSSIANS = 25_000, 11_000
 
 
@@ -59,7 +59,7 @@ def ben(process: WorkerProcess) -> Iterator[Client]:
 
 @contextmanager
 def training(client: Client) -> Iterator[Trainer]:
-    """One that has made a step and is in the spool."""
+    """A training that has made a step and is in the spool."""
     lesson = gaussian_lesson()
     trainer = client.trainer(lesson.scene, lesson.cameras, lesson.wrapped(client), rates={"means": 2e-3}, seed=5)
     try:
@@ -71,7 +71,7 @@ def training(client: Client) -> Iterator[Trainer]:
 
 
 def flood(client: Client, process: WorkerProcess, count: int) -> list[SceneHandle]:
-    """Scenes of which two fit into a share, one after the other until each was written or refused."""
+    """Stores scenes, two of which fit into a share, each after the one before was written or refused."""
     handles = []
     for number in range(count):
         handles.append(client.put(cloud(SPHERES + number)))
@@ -80,10 +80,10 @@ def flood(client: Client, process: WorkerProcess, count: int) -> list[SceneHandl
 
 
 def refused_snapshot(client: RawClient) -> grpc.RpcError:
-    """What the snapshot of a training with more than a share takes ends with."""
+    """The error of a snapshot that needs more than a share."""
     call = RawTraining(client, start_of(client, gaussian_cloud(GAUSSIANS), snapshot_every=1))
     assert call.started().count == GAUSSIANS
-    # A step does not fail for want of the snapshot that was due.
+    # A step succeeds without the snapshot that was due.
     assert not call.step(0).snapshotted
     call.send(snapshot={})
     error = failure(call.reply)
@@ -119,7 +119,7 @@ def test_a_snapshot_that_cannot_fit_costs_nothing_and_says_which_limit(process: 
         error = refused_snapshot(client)
         wait_until_written(process)
     assert re.search(r"bytes of files in the spool are needed, .* \(--tenant-spool-mib\)", error.details())
-    # The one before the first step, the one that was due, and the one that was asked for.
+    # The snapshots before the first step, after a step, and on request.
     assert process.metric("lumigrad_spool_writes_total", kind="training", result="no_room") == 3
     assert set(before) <= set(files(folder / "spool"))
 
@@ -192,7 +192,7 @@ def test_a_flood_of_scenes_delays_no_snapshot_of_another_tenant(
         wait_until_written(process)
     written = [(int(path.name.rpartition("-")[2], 16), path.parent) for path in files(folder)]
     by_tenant = sorted([n for n, where in written if where == place] for place in {where for _, where in written})
-    # The files of scenes in the order in which they were written: thirty of one, and a scene and three target images.
+    # The numbers of scene files in the order of writing: thirty of one tenant, and a scene and three target images.
     few = min(by_tenant, key=len)
     assert sorted(map(len, by_tenant)) == [4, 30]
     assert max(few) < 15
@@ -203,7 +203,7 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
 ) -> None:
     process, _ = slow
     with process.channel() as channel, disk.hold():
-        # Target images that she has not stored before.
+        # Target images that anna has not stored before.
         anna = tenant_client(channel, ANNA)
         call = RawTraining(anna, start_of(anna, gaussian_cloud(5, seed=51)))
         call.started()
@@ -216,6 +216,6 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
         call.close()
         waiting.join(5)
         assert ended[0].code() == grpc.StatusCode.CANCELLED
-        # Sooner than the wait for target images would end.
+        # This is sooner than the wait for target images would end.
         wait_for(process, "lumigrad_account_taken", 0, seconds=5, resource="open_trainings")
         wait_for(process, "lumigrad_calls_in_progress", 0, seconds=5)

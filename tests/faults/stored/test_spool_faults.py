@@ -1,4 +1,4 @@
-"""A spool that is damaged, full or not to be used costs what was in it, and no call."""
+"""A damaged, full or unusable spool costs its content, but no call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
 
 
 def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) -> None:
-    # 4 MiB.
+    # A scene of 4 MiB.
     scene = cloud(150_000)
     with spooling(tmp_path, supervised=False) as process, Client(process.target) as client:
         large, small = client.put(scene), client.put(cloud())
@@ -63,7 +63,7 @@ def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) 
 def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
     before = elsewhere(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}")
     with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=30) as client:
-        # 0.7 MiB each: two fit.
+        # 0.7 MiB each, two of which fit.
         handles = []
         for count in range(25_000, 25_003):
             handles.append(client.put(cloud(count)))
@@ -74,7 +74,7 @@ def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
             assert shown(client, handle).any()
         process.wait_for_log(f"cannot write to the spool kind=scene spool={tmp_path}/spool")
         assert process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") == 1
-        # What is older made way for what is newer, as far as that helped.
+        # Older files made way for newer ones, as far as that helped.
         assert process.metric("lumigrad_spool_writes_total", kind="scene", result="written") == 3
         kill(process)
         assert len(client.list()) <= 2
@@ -92,7 +92,7 @@ def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) 
         spooling(tmp_path / "spool", supervised=False, before=before) as process,
         Client(process.target, retry_s=30) as client,
     ):
-        # An update that was answered may have been lost with the power: nobody may make that version again.
+        # An acknowledged update may have been lost with the power, so nobody may make that version again.
         assert client.list() == ()
         for handle in (scene, changed):
             with pytest.raises(SceneNotFound):

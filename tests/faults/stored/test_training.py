@@ -1,4 +1,4 @@
-"""Trainings survive what goes wrong on the way: broken connections, killed workers, clients that vanish."""
+"""Trainings survive broken connections, killed workers, and clients that vanish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LESSON: Lesson = gaussian_lesson()
 
 @pytest.fixture(scope="module")
 def undisturbed() -> tuple[list[StepResult], Gaussians]:
-    """What the steps give when nothing goes wrong."""
+    """The results of the steps without faults."""
     with worker("--device", "cpu") as process, Client(process.target) as client, _trainer(client) as trainer:
         return list(trainer.steps(STEPS)), _scene(trainer)
 
@@ -104,7 +104,7 @@ def test_a_step_that_ends_its_worker_each_time_is_given_up(monkeypatch: pytest.M
     begun = []
 
     class Breaking:
-        """A call in which the start is answered, and nothing else."""
+        """A call in which only the start is answered."""
 
         def __init__(self, *_: object) -> None:
             begun.append(self)
@@ -167,7 +167,7 @@ def test_a_client_that_comes_back_finds_its_training(spooled: WorkerProcess) -> 
 def test_a_training_that_another_client_resumed_outlives_its_worker(
     spooled: WorkerProcess, is_own: bool, snapshot_every: int
 ) -> None:
-    """The second client has not made the first steps, and cannot repeat them."""
+    """The second client has not made the first steps and cannot repeat them."""
 
     def make(trainer: Trainer, count: int) -> list[int]:
         if is_own:
@@ -210,7 +210,7 @@ def test_a_former_holder_neither_takes_a_training_back_nor_ends_it(spooled: Work
 
 
 def test_a_lost_reply_to_the_start_keeps_nobody_from_the_scene() -> None:
-    """A connection that ends anywhere in the replies to what a start sends."""
+    """The connection ends at any point of the replies to a start."""
     with worker("--device", "cpu") as process, Client(process.target) as near:
         scene = near.put(LESSON.scene)
         target_images = [near.put(image) for image in LESSON.wrapped(near)]

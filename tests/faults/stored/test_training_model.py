@@ -1,6 +1,6 @@
-"""Any order of calls, deaths, signals, deadlines and evictions: what was acknowledged is found, and trainings go on.
+"""Any order of calls, deaths, signals, deadlines and evictions: acknowledged data is found, and trainings go on.
 
-Until each rule has had something to do, and for LUMIGRAD_FUZZ_SECONDS, 8 unless set.
+Runs until each rule has done something, and for LUMIGRAD_FUZZ_SECONDS, 8 by default.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Stored:
 
 @dataclass(eq=False)
 class Open:
-    """A training, its client, and what it has published last."""
+    """A training, its client, and the handle that it published last."""
 
     user: int
     trainer: Trainer
@@ -95,7 +95,7 @@ RULES: set[str] = set()
 
 
 def counted(step: Callable[..., bool | None]) -> Callable[..., None]:
-    """A rule of the machine that is noted, and counts as taken unless it returns False: it had nothing to do."""
+    """Notes a rule of the machine, and counts it as taken unless it returns False because it had nothing to do."""
     done = noted(step)
     RULES.add(step.__name__)
 
@@ -110,10 +110,10 @@ def counted(step: Callable[..., bool | None]) -> Callable[..., None]:
 class TrainingMachine(RuleBasedStateMachine):
     """Three clients of two tenants, one of them without shared memory."""
 
-    # Set before it runs.
+    # Set before the machine runs.
     place: ModelWorker
     expected: list[Gaussians]
-    # The rules that have had something to do.
+    # The rules that have done something.
     taken: ClassVar[set[str]]
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH, count=st.integers(2, 4))
     @counted
     def leave(self, which: int, count: int) -> bool | None:
-        """Leave a loop early: steps that were sent are made, however many those are."""
+        """Leave a loop early: all steps that were sent are made."""
         training = self._unfinished(which)
         if training is None:
             return False
@@ -167,7 +167,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @counted
     def look(self, which: int) -> bool | None:
-        """Leave a loop before the gradients of its images were sent: no step is made."""
+        """Leave a loop before gradients of its images were sent: no step is made."""
         training = self._unfinished(which)
         if training is None:
             return False
@@ -179,7 +179,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @counted
     def publish(self, which: int) -> bool | None:
-        """Publish, and get what was published."""
+        """Publish, and get the published scene."""
         training = self._training(which)
         if training is None:
             return False
@@ -198,7 +198,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @counted
     def publish_beside(self, which: int) -> bool | None:
-        """Update what a training has published, by another client of its tenant."""
+        """Update a training's published scene by another client of its tenant."""
         training = self._training(which)
         if training is None or training.published is None or training.is_refused:
             return False
@@ -253,7 +253,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH, is_early=st.sampled_from((False, False, True)))
     @counted
     def finish(self, which: int, is_early: bool) -> bool | None:
-        """End a training, most often one that has made all its steps."""
+        """End a training, usually one that has made all its steps."""
         training = self._training(which)
         if training is None or not (is_early or training.step == MOST_STEPS):
             return False
@@ -264,7 +264,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(user=st.integers(0, 2), content=st.integers(0, CONTENTS - 1))
     @counted
     def put(self, user: int, content: int) -> bool | None:
-        """Store a scene; those of every third content push others out of memory."""
+        """Store a scene; every third content pushes others out of memory."""
         if not self._has_time:
             return False
         parameters = Parameters(content)
@@ -308,7 +308,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @counted
     def pry(self, which: int) -> bool | None:
-        """Ask for what belongs to the other tenant, or was deleted."""
+        """Ask for objects of the other tenant, or deleted ones."""
         stored, training = self._scene(which), self._training(which)
         if training is not None:
             other = self.clients[2 if training.user < 2 else 0]
@@ -368,7 +368,7 @@ class TrainingMachine(RuleBasedStateMachine):
         return None
 
     def teardown(self) -> None:
-        """Every account returns to zero."""
+        """Fails unless every account returns to zero."""
         for training in self.open.values():
             training.trainer.close()
         for client in self.clients:
@@ -376,7 +376,7 @@ class TrainingMachine(RuleBasedStateMachine):
         wait_until_released([self.place.process])
 
     def _check(self, must_be_found: object) -> None:
-        """Find what must be there after the worker was replaced, and go on with each training."""
+        """Check that durable data is found after the worker was replaced, and go on with each training."""
         for scene_id, stored in list(self.stored.items()):
             try:
                 self._render(stored)
@@ -412,7 +412,7 @@ class TrainingMachine(RuleBasedStateMachine):
         self.place.answers += 1
 
     def _may_end(self) -> bool:
-        """Whether the worker may be replaced: rarely, since that takes as long as many calls."""
+        """Whether the worker may be replaced now: rarely, since that takes as long as many calls."""
         if not self._has_time or self.place.answers < 6:
             return False
         self.place.answers = 0
@@ -448,9 +448,9 @@ def _assert_equal(found: object, expected: Gaussians) -> None:
 
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "8"))
-# The time in which each rule has something to do, below the time-out of a test, which would not name them.
+# The time limit for all rules, below the time-out of a test, which would not name the missing ones.
 MOST_SECONDS = 200.0
-# Examples run in batches of this size until all is done.
+# Examples run in batches of this size until everything is done.
 BATCH = settings(
     max_examples=2,
     stateful_step_count=50,
@@ -469,7 +469,7 @@ def test_nothing_is_lost_where_trainings_and_scenes_meet(tmp_path: Path, monkeyp
         end = time.monotonic() + SECONDS
         try:
             for number in itertools.count():
-                # Other steps each time, but the same in every run.
+                # Different steps each time, but the same in every run.
                 machine = TrainingMachine if EXPLORES else seed(number)(TrainingMachine)
                 run_state_machine_as_test(machine, settings=BATCH)
                 if taken == RULES:

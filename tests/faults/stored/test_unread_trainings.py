@@ -1,4 +1,4 @@
-"""A training whose client reads nothing keeps nobody else waiting."""
+"""A training whose client does not read delays nobody else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.calls.raw_training import RawTraining, start_of
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
-# Longer than a request waits here.
+# Longer than a request takes here.
 STALL_SECONDS = 60
 
 
@@ -34,7 +34,7 @@ def test_a_long_request_behind_replies_that_nobody_reads_delays_no_others(proces
     start = start_of(reader, gaussian_cloud(60_000))
     training = RawTraining(reader, start)
     training.started()
-    # The first reply waits for its reader, and four requests wait for that.
+    # The first reply waits for its reader, and four requests wait for that reply.
     for _ in range(5):
         training.send(get_scene=training_pb2.GetScene())
     time.sleep(1.0)

@@ -48,9 +48,7 @@ class SlowRender:
         self._scene_id = client.put(cloud).scene.scene_id
 
     def request(self, views: int = VIEWS, size: int = SIZE) -> Frame[Any]:
-        """The request of one square image with as many pixels as `views` images of `size`, or of those images if
-        `apart`.
-        """
+        """The request of one square image with the pixels of `views` images of `size`, or of those if `apart`."""
         make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
         side = size if self._apart else round(size * math.sqrt(views))
         cameras = [opencv_camera(side, side)] * (views if self._apart else 1)

@@ -1,4 +1,4 @@
-"""One worker that the tests of this folder share; a module that needs other settings has a `process` of its own."""
+"""One worker that the tests of this folder share; modules that need other settings define their own `process`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.workers.balance import nothing_is_left
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
-# For each test of this folder.
+# Runs for each test of this folder.
 __all__ = ["nothing_is_left"]
 
 

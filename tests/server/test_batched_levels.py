@@ -1,4 +1,4 @@
-"""Items of a batch whose pages find no room leave the others their results."""
+"""Items of a batch whose pages find no room do not affect the other items."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Full(LevelView):
     """A view whose pages find no room."""
 
     def __init__(self) -> None:
-        """Needs nothing."""
+        """Creates a view that needs nothing."""
 
     def gather(self) -> None:
         raise BusyError("bytes of payloads are in use (--transit-mib)", 1.5)

@@ -1,4 +1,4 @@
-"""Every field of a request that repeats or has a size has a bound, which is looked at before anything else is."""
+"""Every field of a request that repeats or has a size has a bound, which is checked before anything else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
-# A message that gRPC takes, full of empty ones.
+# The size of a message that gRPC accepts, full of empty messages.
 BOMB_BYTES = 3_800_000
 MIB = 1 << 20
 
@@ -65,7 +65,7 @@ def test_bytes_are_refused_just_when_the_message_in_them_is_over_a_bound(kind: D
 
 
 def is_within(message: Message, limits: Limits) -> bool:
-    """By the objects that protobuf makes."""
+    """Returns whether a message is within the bounds, by the objects that protobuf makes of it."""
     for field, value in message.ListFields():
         bound = bound_of(field.containing_type, field)
         most = getattr(limits, bound) if isinstance(bound, str) else bound
@@ -89,7 +89,7 @@ Path = tuple[FieldDescriptor, ...]
 
 
 def repeated_messages(kind: Descriptor, path: Path = ()) -> Iterator[Path]:
-    """The ways from a message to each repeated field of messages in it."""
+    """Yields the path from a message to each repeated field of messages in it."""
     for field in kind.fields:
         if field.message_type is None:
             continue
@@ -102,7 +102,7 @@ BOMBS = [(method, path) for method in ALL_METHODS for path in repeated_messages(
 
 
 def nested(path: Path, count: int, part: bytes = b"") -> bytes:
-    """A message whose field at the end of a path is `count` times a message, an empty one or the one in some bytes."""
+    """Returns a message whose field at the end of a path holds `count` messages, which consist of `part`."""
     inner = (_tag(path[-1]) + varint(len(part)) + part) * count
     for field in reversed(path[:-1]):
         inner = _tag(field) + varint(len(inner)) + inner
@@ -132,9 +132,9 @@ def render(client: RawClient) -> None:
 def render_among(
     process: WorkerProcess, channel: grpc.Channel, method: Method, bombs: list[bytes], alice: RawClient
 ) -> tuple[float, set[grpc.StatusCode]]:
-    """The most seconds of processors that the worker takes during a render of Alice's, and how Mallory's calls end.
+    """Sends all bombs at once as Mallory, while Alice renders.
 
-    He sends all of these at once.
+    Returns the most processor seconds that the worker takes during a render, and how Mallory's calls end.
     """
     mallory = [("authorization", f"Bearer {TOKENS['mallory']}")]
     calls = [channel.stream_stream(method.path)(iter([bomb]), metadata=mallory, timeout=60) for bomb in bombs]
@@ -174,7 +174,7 @@ def test_two_million_empty_messages_are_refused_before_there_are_any(
         field, description = violation(error)
         assert field.endswith(path[-1].name)
         assert "expected at most" in description
-        # Several at once, and somebody else's render among them.
+        # Mallory sends several at once, while Alice renders.
         taken, codes = render_among(process, channel, method, [bomb] * 4, alice)
         assert taken < 0.5
         assert codes == {grpc.StatusCode.INVALID_ARGUMENT}
@@ -183,7 +183,7 @@ def test_two_million_empty_messages_are_refused_before_there_are_any(
 
 UNKNOWN = b"\xc0\x0c\x00"
 OBSTACLES = 16_000
-# Obstacles and views that are each within every bound, and many.
+# Many obstacles or views, each of which is within every bound.
 SWARMS: dict[str, tuple[str, bytes]] = {
     "31 unknown fields each": ("SceneService/Put", UNKNOWN * 31),
     "60 unknown fields each": ("SceneService/Put", UNKNOWN * 60),
@@ -198,7 +198,7 @@ SWARMS: dict[str, tuple[str, bytes]] = {
 }
 
 
-# Sixteen at once take turns, whatever is in them: those that take longest show it.
+# Sixteen at once take turns whatever is in them, so only those that take longest are tested.
 @pytest.mark.parametrize(("swarm", "at_once"), [*((swarm, 1) for swarm in SWARMS), ("60 unknown fields each", 16)])
 def test_many_parts_within_their_bounds_delay_nobody(
     process: WorkerProcess, alice: RawClient, swarm: str, at_once: int

@@ -1,4 +1,4 @@
-"""A worker on a CUDA device, or on the emulated one: results are those of the CPU, whatever happens on the way."""
+"""A worker on a CUDA device or the emulated one: results are those of the CPU, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_calls_that_wait_together_are_rendered_together(
         found[index] = cuda.render(specs[index]).arrays["color"]
 
     count, views, size = machine.slow
-    # One view, since others run between views.
+    # The slow call has one view, since other work may run between views.
     call = SlowRender(cuda, count=count).start(views, size=size)
     wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(specs))]
@@ -254,7 +254,7 @@ def test_calls_that_wait_together_are_rendered_together(
 
 
 def test_replies_are_written_to_lanes(cuda: RawClient, cpu: RawClient) -> None:
-    # 768 KiB of colours, and 256 KiB of each of the others.
+    # The colours have 768 KiB, and each of the other outputs 256 KiB.
     spec = spec_of(opencv_camera(256, 256), outputs=["color", "alpha", "hits"])
     cloud = sphere_cloud(50)
     expected = cpu.render(spec, cloud=cloud).arrays
@@ -284,7 +284,7 @@ def test_a_call_that_ran_out_of_memory_is_run_again_and_then_refused(machine: Ma
         assert detail(error, errors_pb2.DeviceMemoryShort).available_bytes > 0
         faults.disarm("shortages")
         assert client.render(spec, cloud=cloud).arrays["color"].tobytes() == expected.tobytes()
-        # More than there is: refused before anything is allocated.
+        # A call that needs more than the whole device is refused before anything is allocated.
         error = failure(lambda: client.render(spec_of(*[opencv_camera(1024, 1024)] * 64), cloud=cloud))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         client.close()
@@ -311,7 +311,7 @@ def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
 ) -> None:
     count, views, size = machine.slow
     slow = SlowRender(cuda, kind, count, apart=True)
-    # Other work on the machine adds nothing to processor time.
+    # Other work on the machine does not add to processor time.
     clock = process.processor_seconds if machine.is_emulated else time.perf_counter
     began = clock()
     list(slow.start(views, size=size))

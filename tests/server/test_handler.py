@@ -1,4 +1,4 @@
-"""What every call passes through, on a real socket with servicers that misbehave."""
+"""The handler of every call, on a real socket with servicers that misbehave."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "/home/someone/secret.txt at 0x7f00"
 
 
 class Misbehaving:
-    """Fails in the way that `how` says."""
+    """A servicer that fails in the way that `how` defines."""
 
     def __init__(self) -> None:
         self.how: Callable[[], object] = lambda: None
@@ -101,7 +101,7 @@ def sample(service: SimpleNamespace, name: str, **labels: str) -> float:
 
 
 def write_records(service: SimpleNamespace) -> None:
-    """Write the records of all calls; one is recorded after its caller has the reply."""
+    """Write the records of all calls, of which the last may be recorded after its caller has the reply."""
     assert service.handler.wait_idle(60)
     service.notes.write()
 
@@ -179,7 +179,7 @@ def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) ->
 def test_calls_that_take_too_long_are_ended(service: SimpleNamespace) -> None:
     go = threading.Event()
     service.servicer.how = lambda: go.wait(60)
-    # No deadline of the caller's own.
+    # The caller sets no deadline.
     call = service.stub.Render(iter([Frame(render_pb2.RenderRequest())]))
     next(call)
     time.sleep(0.3)
@@ -189,7 +189,7 @@ def test_calls_that_take_too_long_are_ended(service: SimpleNamespace) -> None:
 
 
 def test_a_caller_can_tell_that_the_worker_itself_ended_the_call(service: SimpleNamespace) -> None:
-    """Clients repeat calls that something between them and the worker has ended; only workers send a request id."""
+    """Clients repeat calls that something between them and the worker ended; only workers send a request id."""
     go = threading.Event()
     service.servicer.how = lambda: go.wait(60)
     call = service.stub.Release.future(render_pb2.ReleaseRequest())
@@ -209,7 +209,7 @@ def test_a_caller_that_waits_long_knows_that_its_call_has_begun(
     monkeypatch.setattr("lumigrad.server.rpc.handler._ANNOUNCING_SECONDS", 0.0)
     go, told = threading.Event(), threading.Event()
     service.servicer.how = lambda: go.wait(60)
-    # Python's clients see the metadata of a single reply together with its end only.
+    # Python's clients get the metadata of a single reply only together with its end.
     call = service.channel.unary_stream(f"/{RENDER_SERVICE}/Release")(b"", timeout=20)
     threading.Thread(target=lambda: (call.initial_metadata(), told.set()), daemon=True).start()
     until = time.monotonic() + 60
@@ -260,13 +260,13 @@ def test_a_request_that_does_not_come_is_named(service: SimpleNamespace) -> None
 def test_a_call_that_has_ended_goes_without_garbage_collection(
     service: SimpleNamespace, call: Callable[[SimpleNamespace], Any]
 ) -> None:
-    """Its stream goes with it; gRPC refuses streams of a connection on which a thousand are left."""
+    """The call's stream is freed too; gRPC refuses streams on a connection where a thousand of them remain."""
     gc.disable()
     try:
         for _ in range(3):
             call(service)
         until = time.monotonic() + 60
-        # The thread of the last call keeps it until there is another one.
+        # A thread keeps its last call until it has another one.
         while sum(ref() is not None for ref in service.servicer.calls) > 1:
             assert time.monotonic() < until, "calls that have ended are left"
             time.sleep(0.01)

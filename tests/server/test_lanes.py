@@ -1,4 +1,4 @@
-"""Lanes of shared memory, asked for with the messages and packets of the contract themselves."""
+"""Lanes of shared memory, requested with the messages and packets of the contract itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def narrow() -> Iterator[WorkerProcess]:
 
 
 def render(client: RawClient, lane: RawLane, lease: int, spec: Any = SPEC) -> dict[str, Any]:
-    """The outputs of a render whose reply comes through a lane."""
+    """Returns the outputs of a render whose reply comes through a lane."""
     payload = PayloadWriter()
     request = render_pb2.RenderRequest(spec=with_cloud(spec, payload))
     frames = client.render_stub.Render(frames_of(request, payload), metadata=lane.metadata(lease), timeout=60)
@@ -84,7 +84,7 @@ def reply_header(client: RawClient, lane: RawLane, spec: Any, lease: int) -> Any
 
 
 def region_of(client: RawClient, lane: RawLane, lease: int) -> int:
-    """Where the colours of a reply lie."""
+    """Returns the region that holds the colours of a reply."""
     return reply_header(client, lane, SPEC, lease).outputs[0].tensor.region.region
 
 
@@ -163,7 +163,7 @@ def test_who_is_released_before_the_call_gets_the_stream(client: RawClient, lane
 
 
 def test_who_is_released_during_an_attempt_gets_no_lane_for_the_next() -> None:
-    """A caller releases a lease once: regions of a later attempt would stay leased."""
+    """A caller releases a lease once, so the regions of a later attempt would stay leased."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
         lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"))
@@ -212,14 +212,14 @@ def test_a_full_lane_falls_back_to_the_stream_and_says_so(narrow: WorkerProcess)
 
 
 def single_reply(client: RawClient, metadata: Any, spec: Any = SPEC) -> Any:
-    """The one message of a render's reply."""
+    """Returns the single message of a render's reply."""
     payload = PayloadWriter()
     (request,) = frames_of(render_pb2.RenderRequest(spec=with_cloud(spec, payload)), payload)
     return client.render_stub.Render.once(request, metadata=(*metadata, SINGLE_REPLY), timeout=60)
 
 
 def test_a_single_reply_has_in_regions_what_is_too_long_for_its_message(client: RawClient, lane: RawLane) -> None:
-    # 49, 147 and 49 KiB.
+    # The outputs have 49, 147 and 49 KiB.
     spec = spec_of(opencv_camera(112, 112), outputs=["alpha", "color", "hits"])
     expected = client.render(spec, cloud=sphere_cloud(50)).arrays
     reply = single_reply(client, lane.metadata(1), spec)

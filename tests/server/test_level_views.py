@@ -1,4 +1,4 @@
-"""Views of scenes with levels that never come to draw what they have found."""
+"""Views of scenes with levels that end before they draw what they have found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = LevelTable(
 
 
 class Deleting:
-    """A search for hidden pages during which the scene is deleted, after its first cut was kept."""
+    """A search for hidden pages during which the scene is deleted after its first cut was kept."""
 
     def __init__(self, pool: PagePool, spool: SimpleNamespace) -> None:
         self._pool, self._spool = pool, spool

@@ -35,7 +35,7 @@ LIMITS = {
     "--queue-size": 5,
 }
 CLOUD = sphere_cloud(20)
-# Primitives of one scene.
+# The most primitives of a scene.
 MOST = 1 << 27
 
 

@@ -1,4 +1,4 @@
-"""Jobs that run without Python keep the rules of the queue beside Python's jobs, and end however their call does."""
+"""Jobs without Python follow the queue's rules as Python's jobs do, and end however their call ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def executor() -> Iterator[DeviceExecutor]:
 
 
 class Native:
-    """A native job that was submitted from a thread of its own."""
+    """A native job, submitted by a thread of its own."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ def test_a_native_job_runs_and_its_time_is_the_devices(executor: DeviceExecutor)
 
 
 def anywhere(executor: DeviceExecutor, **demand: Any) -> tuple[ProbeJob, Outcome]:
-    """A job that may run on this thread, and how it has ended."""
+    """Runs a job that may run on this thread; returns it and its outcome."""
     job = ProbeJob(**demand)
     job.anywhere, job.room_bytes = True, ROOM
     return job, executor.queue.run_probe(job)
@@ -86,7 +86,7 @@ def test_a_small_job_runs_on_the_thread_that_waits_for_it_while_the_device_is_id
     job, outcome = anywhere(executor)
     assert (outcome, job.thread) == (Outcome.DONE, threading.get_native_id())
     assert executor.queue.last_success > 0.0 and not executor.is_busy
-    # A job of Python has a result, too.
+    # Jobs of Python also have a result.
     assert Asked(executor, lambda: 1, StandInCall()).wait().result == 1
 
 
@@ -149,7 +149,7 @@ def test_tenants_take_turns_whichever_kind_of_job_they_have(executor: DeviceExec
     for each in python:
         each.wait()
     order = [kind for _, kind in sorted([*started, *((each.job.started, "native") for each in native)])]
-    # The jobs of Python take next to nothing, so that their tenant catches up with one that has had 20 ms.
+    # The jobs of Python take hardly any time, so that their tenant catches up with one that has had 20 ms.
     assert order[:2] == ["native", "python"] and len(order) == 6
 
 
@@ -170,14 +170,14 @@ def test_urgent_jobs_go_first_whichever_kind_they_are(executor: DeviceExecutor, 
 
 
 def known(executor: DeviceExecutor, key: str, seconds: float = 0.0, times: int = 3) -> int:
-    """The number of a kind of work that Python's jobs have shown to take so long."""
+    """Runs jobs of Python that take this long; returns the number of their kind of work."""
     for _ in range(times):
         executor.run(lambda: time.sleep(seconds), None, Cost(key))
     return executor.numbers.of(key)
 
 
 def quick(executor: DeviceExecutor) -> int:
-    """The number of a kind of work that takes next to nothing, most of the time even on a busy machine."""
+    """Returns the number of a kind of work that takes hardly any time, even on a busy machine most of the time."""
     return known(executor, "kind", times=16)
 
 
@@ -328,7 +328,7 @@ def test_a_closed_queue_refuses_and_a_lost_device_is_not_waited_for() -> None:
     assert (running.wait(), waiting.wait()) == (Outcome.LOST, Outcome.CLOSED)
     assert isinstance(python.wait().error, StoppingError)
     assert Native(executor).wait() == Outcome.CLOSED
-    # It is at work all the same.
+    # The device is still at work.
     assert executor.is_busy
     executor.queue.cancel(running.job)
     executor.close()

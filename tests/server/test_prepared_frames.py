@@ -1,4 +1,4 @@
-"""Frames whose kind is prepared, which run without Python: order, errors, deadlines, ends and accounts as of others."""
+"""Frames of a prepared kind, which run without Python, have the order, errors, deadlines and accounts of others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stored(client: RawClient, seed: int = 1, *, version: int = 0) -> render_pb2.
 
 
 def prepared(client: RawClient, render: render_pb2.RenderRequest, **options: Any) -> RawFrames:
-    """A stream whose frames with cameras of the usual size are prepared from now on."""
+    """Returns a stream whose frames with cameras of the usual size are prepared from now on."""
     frames = RawFrames(client, **options)
     frames.send(render=render)
     frames.receive()
@@ -46,7 +46,7 @@ def prepared(client: RawClient, render: render_pb2.RenderRequest, **options: Any
 
 
 def expected(client: RawClient, render: render_pb2.RenderRequest, *cameras: object) -> bytes:
-    """The payload that a Render gives."""
+    """Returns the payload of the same render by a Render call."""
     spec = render_pb2.RenderSpec()
     spec.CopyFrom(render.spec)
     del spec.cameras[:]
@@ -96,7 +96,7 @@ def test_frames_of_other_kinds_between_them_are_answered_in_order(client: RawCli
             ({"cameras": [camera(4)]}, expected(client, render, camera(4))),
         ]
         chosen = np.random.default_rng(3).integers(len(kinds) - 4, size=40).tolist()
-        # What names no scene ends what later frames build on.
+        # Frames without a scene of their own fail after a render of an unknown scene, which ends what they build on.
         sent = [kinds[index] for index in (*(index % 5 for index in chosen), *range(len(kinds)), 9, 0, 9)]
         numbers = []
         answers = []
@@ -152,7 +152,7 @@ def test_a_deadline_ends_its_frame_alone(client: RawClient, process: WorkerProce
         frames.send(cameras=[camera(1)], timeout_ms=100)
         frames.send(cameras=[camera(2)], pipelined=False)
         frames.send(cameras=[camera(3)])
-        # Before the device is free.
+        # The deadline passes before the device is free.
         assert code_of(frames.receive()) == Code.DEADLINE_EXCEEDED
         slow.cancel()
         assert [code_of(frames.receive()) for _ in range(2)] == [None, None]
@@ -168,7 +168,7 @@ def test_four_frames_wait_and_a_cancelled_stream_leaves_the_queue(client: RawCli
         wait_for(process, "lumigrad_queue_depth", 4)
         time.sleep(0.2)
         assert process.metric("lumigrad_queue_depth") == 4
-        # With the stream and the slow call.
+        # Four frames, the stream and the slow call are in progress.
         wait_for(process, "lumigrad_calls_in_progress", 6)
         before = process.metric("lumigrad_calls_total", method="RenderService.RenderFrame", code="CANCELLED")
         frames.call.cancel()
@@ -181,7 +181,7 @@ def test_four_frames_wait_and_a_cancelled_stream_leaves_the_queue(client: RawCli
 
 
 def test_a_frame_that_waits_for_longer_than_a_call_may_take_is_ended() -> None:
-    """Other calls, none of which takes so long, have the device all the time."""
+    """Other calls keep the device busy all the time, though none of them takes that long."""
     with worker("--device", "cpu", "--max-call-seconds", "5") as process:
         client, has_ended = RawClient(process.target), Event()
         slow = SlowRender(client)
@@ -196,7 +196,7 @@ def test_a_frame_that_waits_for_longer_than_a_call_may_take_is_ended() -> None:
             busy = Thread(target=keep_busy)
             busy.start()
             try:
-                # A stream whose caller sends nothing for so long ends as a whole.
+                # A stream whose caller sends nothing for 5 s would end as a whole.
                 for view in range(3):
                     frames.send(cameras=[camera(view)])
                     time.sleep(1.8)
@@ -237,7 +237,7 @@ def test_a_full_queue_does_not_end_the_stream() -> None:
             time.sleep(0.2)
             slow.cancel()
             assert code_of(frames.receive()) is None
-            # There may be a place again by its turn.
+            # The queue may have room again when it is this frame's turn.
             assert code_of(frames.receive()) in (None, Code.RESOURCE_EXHAUSTED)
             frames.send(cameras=[camera(3)])
             assert code_of(frames.receive()) is None
@@ -249,7 +249,7 @@ def test_a_drain_lets_frames_that_wait_for_the_device_finish() -> None:
     client = RawClient(process.target)
     slow = SlowRender(client, count=1000)
     with prepared(client, stored(client)) as frames:
-        # Long enough for a busy machine to see its frames wait.
+        # The slow call takes long enough for the frames to be queued even on a busy machine.
         call = slow.start(300)
         wait_for_device(process)
         for view in range(3):

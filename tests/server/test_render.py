@@ -1,4 +1,4 @@
-"""Render and Backward over the network give what the kernels give in-process, bit by bit."""
+"""Render and Backward over the network return what the kernels compute in-process, bit for bit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def same_bits(remote: Mapping[str, Array], local: Mapping[str, torch.Tensor]) ->
     assert list(remote) == list(local)
     for name, tensor in local.items():
         assert remote[name].shape == tuple(tensor.shape), name
-        # Ids in "info" are bit patterns, NaN among them: compare bytes, not numbers.
+        # Ids in "info" are bit patterns, some of them NaN: compare bytes, not numbers.
         assert remote[name].tobytes() == tensor.contiguous().numpy().tobytes(), name
 
 
@@ -156,7 +156,7 @@ def test_a_long_reply_does_not_come_with_the_status_and_leaves_no_forward_state(
 
 @pytest.mark.parametrize("most", [0, 1000, 65536, 786432, 1 << 40])
 def test_a_reply_is_one_message_as_far_as_its_caller_takes_such(client: RawClient, scene_id: str, most: int) -> None:
-    # From small to larger than any message: 3 KiB, 192 KiB, 768 KiB and their headers, 12 MiB.
+    # Sizes from small to larger than any message: 3 KiB, 192 KiB, 768 KiB and 12 MiB, and their headers.
     for size in (16, 128, 256, 1024):
         spec = spec_of(opencv_camera(size, size), scene_id=scene_id)
         reply = client.render(spec, metadata=((MESSAGE_BYTES, str(most)),))
@@ -219,7 +219,7 @@ def test_gradients_from_a_context_or_from_scratch_are_the_kernels_own(
     state = kernel_forward(spec, CLOUD, retain=True).state
     local = spheres.backward(state, {name: torch.from_numpy(array) for name, array in gradients.items()}, WANTED)
     context_id = client.render(spec, retain=True).header.context_id
-    # A context serves more than once.
+    # A context can be used several times.
     for _ in range(2):
         check_gradients(client.backward(gradients, context_id=context_id, wanted=WANTED), local)
     check_gradients(client.backward(gradients, spec=spec, wanted=WANTED), local)
@@ -272,7 +272,7 @@ def test_a_context_keeps_the_scene_as_it_was(client: RawClient) -> None:
 
 
 def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, scene_id: str) -> None:
-    # A camera that sees a part of the spheres.
+    # The camera sees only a part of the spheres.
     spec = spec_of(opencv_camera(16, 16, x=1.0), scene_id=scene_id)
     spec.cameras[0].opencv.fx = spec.cameras[0].opencv.fy = 200
     gradients = {"color": color_gradient(1, 16, 16, 3)}
@@ -328,7 +328,7 @@ def test_the_least_recently_used_context_makes_room_and_unused_ones_expire() -> 
         wait_until_expired(process)
         assert failure(lambda: client.backward(gradients, context_id=contexts[2])).code().name == "FAILED_PRECONDITION"
         large = spec_of(opencv_camera(1024, 1024), scene_id=spec.scene_ref.scene_id)
-        # Alone too large to be kept: the picture comes all the same.
+        # A context that is too large by itself is not kept, but the picture is returned.
         assert client.render(large, retain=True).header.context_id == ""
         assert process.metric("lumigrad_evictions_total", store="contexts", reason="size") == 1
         client.close()
@@ -346,7 +346,7 @@ def test_depth_is_differentiable_where_it_was_rendered(client: RawClient, scene_
     context_id = client.render(spec_of(scene_id=scene_id), retain=True).header.context_id
     error = failure(lambda: client.backward(gradient, context_id=context_id))
     assert violation(error)[0] == "spec.output_gradients"
-    # From scratch the worker renders what it needs, whatever outputs the spec names.
+    # Without a context, the worker renders what it needs, whatever outputs the spec names.
     spec = spec_of(scene_id=scene_id)
     assert np.abs(client.backward(gradient, spec=spec).arrays["positions"]).max() > 0
 
@@ -358,5 +358,5 @@ def test_no_spheres_have_no_gradients(client: RawClient, sparse: bool) -> None:
         gradient, spec=spec_of(), cloud=sphere_cloud(0), wanted=["positions", "background"], format={"sparse": sparse}
     )
     assert reply.arrays["positions"].shape == (0, 3)
-    # All of the picture is background.
+    # The whole picture is background.
     assert np.allclose(reply.arrays["background"], gradient["color"].sum((0, 1, 2)), rtol=1e-4, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Batches of renderings: alike ones are computed together, each has a status of its own, and limits hold for all."""
+"""Batches of renders: similar ones are computed together, each has its own status, and limits apply to all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def item(spec: render_pb2.RenderSpec, **formats: int) -> render_pb2.RenderItem:
 
 
 def mixture(scenes: dict[str, str]) -> list[render_pb2.RenderItem]:
-    """Two kinds of scenes, several sizes, lenses, numbers of cameras, outputs and formats."""
+    """Returns items with both kinds of scenes, and several sizes, lenses, numbers of cameras, outputs and formats."""
     fisheye = camera_of(camera_pb2.PROJECTION_FISHEYE, width=24, height=20)
     distorted = camera_of(distortion=(-0.12, 0.05, 0.004, -0.003), width=24, height=20)
     return [
@@ -108,7 +108,7 @@ def test_alike_items_are_one_launch(process: WorkerProcess, client: RawClient, s
     before = launches(process)
     batch = client.render_batch(*items)
     after = launches(process)
-    # One for each scene: six views, three, three.
+    # Each scene has one launch: six views, three, three.
     assert (after[0] - before[0], after[1] - before[1]) == (3, 12)
     assert not any(one.HasField("status") for one in batch.items)
     for one, arrays in zip(items, batch.arrays, strict=True):

@@ -1,4 +1,4 @@
-"""The reader of Render requests that differ in their poses only, against protobuf."""
+"""The reader of Render requests that differ only in their poses, against protobuf."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_names_that_are_no_text_are_left_alone() -> None:
 
 
 def test_fields_that_occur_twice_are_left_alone() -> None:
-    """Protobuf merges them."""
+    """Protobuf would merge them."""
     raw = request().SerializeToString()
     assert _native.read_render_request(raw) is not None
     assert _native.read_render_request(raw + raw) is None
@@ -129,7 +129,7 @@ def test_fields_that_occur_twice_are_left_alone() -> None:
 
 
 def test_whatever_is_read_is_what_protobuf_reads() -> None:
-    """Bytes that are changed at random: what is accepted parses, and with equal keys it differs in poses only."""
+    """Random bytes are changed: requests that are accepted parse, and those with equal keys differ only in poses."""
     source = random.Random(7)
     whole = [message.SerializeToString() for message in VARIANTS.values()]
     of_key: dict[bytes, render_pb2.RenderRequest] = {}
@@ -148,7 +148,7 @@ def test_whatever_is_read_is_what_protobuf_reads() -> None:
         try:
             message = render_pb2.RenderRequest.FromString(bytes(raw))
         except DecodeError:
-            # The key, which a request that was parsed had first, then has no such bytes.
+            # The key has the damaged bytes then, so that it cannot be the key of a request that was parsed.
             assert found.kind[2] not in of_key
             continue
         reference = message.spec.scene_ref

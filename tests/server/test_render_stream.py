@@ -1,4 +1,4 @@
-"""RenderStream: each frame is what a Render gives, in order, with a status of its own."""
+"""RenderStream: each frame has the answer of a Render, in order, and its own status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Code = grpc.StatusCode
 
 @contextmanager
 def busy_device(client: RawClient, process: WorkerProcess) -> Iterator[Callable[[], None]]:
-    """The device works until the block ends, or the function that this yields is called."""
+    """Keeps the device busy until the block ends, or until the yielded function is called."""
     slow = SlowRender(client)
     slow.start()
     wait_for_device(process)
@@ -179,7 +179,7 @@ def test_what_names_no_frame_ends_the_stream(client: RawClient, raw: bytes) -> N
     good = render_pb2.FrameRequest(number=1, render=render_pb2.RenderRequest(spec=stored_spec(client)))
     path = "/lumigrad.v1.RenderService/RenderStream"
     replies = client.channel.stream_stream(path)(iter((good.SerializeToString(), raw)), timeout=20)
-    # Numbers need not grow.
+    # The first frame is answered.
     assert render_pb2.FrameReply.FromString(next(replies)).reply.payload_bytes
     error = failure(lambda: next(replies))
     assert error.code() == Code.INVALID_ARGUMENT
@@ -207,7 +207,7 @@ def test_only_the_latest_of_those_that_wait_is_rendered(client: RawClient, share
             last = frames.send(cameras=[CAMERA], latest_only=True)
             wait_for(shared_worker, "lumigrad_queue_depth", 2)
             free()
-            # What may not be skipped is answered.
+            # Frames that may not be skipped are answered.
             assert [frames.receive().number for _ in range(2)] == [kept, last]
         frames.end()
         assert frames.status() == Code.OK
@@ -257,7 +257,7 @@ def test_large_arrays_of_frames_travel_through_shared_memory(client: RawClient) 
 
 
 def arrays_bytes(answer: FrameAnswer, frames: RawFrames) -> bytes:
-    """The payload of a reply, which may come in several messages."""
+    """Returns the payload of a reply, which may come in several messages."""
     assert answer.reply is not None
     data = bytes(answer.data)
     while len(data) < answer.reply.payload_bytes:

@@ -1,9 +1,9 @@
-"""Repeated calls answer as first ones: bit by bit, errors included, however their requests are encoded.
+"""Repeated calls are answered as first ones: bit for bit, errors included, however their requests are encoded.
 
-A worker may keep what requests of one kind have in common, and read only the cameras of later Renders, if their bytes
-have the usual form. Other bytes that mean the same take the general path.
+A worker may keep what requests of one kind have in common, and read only the cameras of later Renders if their bytes
+have the usual form. Other encodings of the same request take the general path.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
+Each test runs for LUMIGRAD_FUZZ_SECONDS, by default a fifth of a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from support.calls.repeats import BATCH, assert_same, damaged, repeat
 from support.driving.scenes import SCENE, street
 from support.workers.worker import WorkerProcess, worker
 
-# Small limits, since damaged requests may ask for large images.
+# Small limits, because damaged requests may ask for large images.
 LIMITS = ("--max-pixels", "20000", "--max-cameras", "8")
 SEEDS = st.integers(0, 1 << 32)
 INFINITE, NOTHING = float("inf"), float("nan")
@@ -98,7 +98,7 @@ def change_size(camera: camera_pb2.Camera, place: int, value: float) -> None:
 
 
 def change_model(camera: camera_pb2.Camera, place: int, value: float) -> None:
-    """Make it another camera, or a projection that there is not."""
+    """Make it a camera of another model, or of an unknown projection."""
     if place % 3 == 0:
         camera.CopyFrom(pulsar_camera(camera.width, camera.height))
     elif place % 3 == 1:
@@ -134,7 +134,7 @@ def test_bad_cameras_are_refused_as_in_a_first_call(asker: Asker, clouds: list[S
             found = asker.ask(raw, way)
             assert_same(found, asker.ask(UNKNOWN + raw, way), raw)
             codes[found.code] += 1
-        # A refused call leaves nothing behind.
+        # A refused call has no effect on later ones.
         assert_same(asker.ask(good.SerializeToString(), way), expected, good.SerializeToString())
 
     repeat(run)

@@ -1,4 +1,4 @@
-"""Repeated Renders whose images go by a lane answer as first ones, and as those by the stream: bit by bit."""
+"""Repeated Renders with images in a lane are answered as first ones and as those of the stream: bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = (
     image_pb2.IMAGE_FORMAT_FLOAT16,
     image_pb2.IMAGE_FORMAT_PNG,
 )
-# Outputs and sizes: one large image, two, a large and a small one, two that are large together, some small ones.
+# Outputs and sizes: one large image, two, a large and a small one, two that are large together, several small ones.
 IMAGES = (
     (("color",), (400, 300)),
     (("color", "alpha"), (512, 400)),
@@ -68,7 +68,7 @@ def test_images_by_a_lane_are_the_same(
 def test_images_that_are_small_each_go_where_those_of_first_calls_go(
     client: RawClient, asker: Asker, most: int | None
 ) -> None:
-    """Together they are large: by a lane goes what does not fit into the message."""
+    """The images are large together, and those that do not fit into the message go through the lane."""
     scene_id = client.put(gaussian_cloud(60, seed=6)).scene.scene_id
     metadata = {} if most is None else {MESSAGE_BYTES: str(most)}
     for view in range(3):
@@ -170,7 +170,7 @@ def test_frames_by_a_lane_are_equal_to_renders_at_any_depth(
         frames.end()
         assert frames.status() == grpc.StatusCode.OK
         assert frames.sent == first + 8
-        # So many frames are on their way at most, and regions serve again.
+        # At most this many frames are in flight, and regions are reused.
         assert len(lane.regions) - 1 <= most * len(outputs)
     assert found == wanted
 

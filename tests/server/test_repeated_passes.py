@@ -1,9 +1,9 @@
-"""Repeated retained Renders and their Backwards answer as first ones: bit by bit, errors included.
+"""Repeated retained Renders and their Backwards are answered as first ones: bit for bit, errors included.
 
-A worker may keep what such calls of one kind have in common, and compute later ones another way. Its states are as good
-as others: each way differentiates those of the other.
+A worker may keep what such calls of one kind have in common, and compute later ones in another way. Each way can
+differentiate the states of the other.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
+Each test runs for LUMIGRAD_FUZZ_SECONDS, by default a fifth of a second.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
 
 @dataclass(frozen=True)
 class Incoming:
-    """Backwards of one kind, which differ in the gradients of outputs."""
+    """Backwards of one kind, which differ in the gradients of the outputs."""
 
     shapes: Mapping[str, list[int]]
     wanted: tuple[str, ...]
@@ -74,7 +74,7 @@ class Incoming:
     dtype: int
 
     def of(self, context_id: str, seed: int, odd: float | None = None, *, release: bool = False) -> bytes:
-        """A request for a state."""
+        """Returns the bytes of a Backward of a state."""
         random, payload = np.random.default_rng(seed), PayloadWriter()
         spec = render_pb2.BackwardSpec(context_id=context_id, wanted=self.wanted, release=release, format=self.form)
         for name, shape in self.shapes.items():
@@ -87,7 +87,7 @@ class Incoming:
 
 
 def added(payload: PayloadWriter, values: np.ndarray, dtype: int) -> tensor_pb2.Tensor:
-    """The values as another type; as bfloat16 by cutting off bits."""
+    """Adds the values in another type; truncates them to bfloat16."""
     if dtype == tensor_pb2.DTYPE_BFLOAT16:
         return payload.add((values.view(np.uint32) >> 16).astype(np.uint16), tensor_pb2.DTYPE_BFLOAT16)
     with np.errstate(over="ignore"):
@@ -116,7 +116,7 @@ def incoming(draw: st.DrawFn, request: render_pb2.RenderRequest, channels: int) 
 
 
 def render(asker: Asker, request: render_pb2.RenderRequest, encode: Callable[..., bytes] | None = None) -> str:
-    """Renders; returns the name of the state."""
+    """Renders; returns the id of the state."""
     raw = request.SerializeToString() if encode is None else encode(request)
     assert asker.ask(raw).is_ok
     return asker.kept
@@ -137,7 +137,7 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
     def run(kind: Kind, seed: int, data: st.DataObject) -> None:
         first = kind.with_cameras(seed)
         first.retain = True
-        # The emulated device adds in any order otherwise.
+        # The emulated device would add in any order otherwise.
         getattr(first.spec, first.spec.WhichOneof("settings")).deterministic = True
         channels = next(cloud.channels for cloud in clouds if cloud.scene_id == first.spec.scene_ref.scene_id)
         names = []
@@ -161,7 +161,7 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
         way = data.draw(st.sampled_from(("single", "single", "stream", "lane")))
         for number in range(3):
             seed, odd = data.draw(SEEDS), data.draw(st.sampled_from((None, None, None, *ODD)))
-            # States of the same images, of each way, and a request in other bytes.
+            # Pairs of states of the same images, one pair of each way; the request also comes in other bytes.
             for one, other in ((names[4], names[5]), (names[2], names[3])):
                 raw = asked.of(one, seed, odd)
                 found = asker.ask(raw, way if number else "single", METHOD)
@@ -180,7 +180,7 @@ BLENDED = ("setup", "sort", "bin", "blend")
 
 @dataclass(frozen=True)
 class Small:
-    """Renders of a stored scene, retained, and their Backwards; `stages` are the kernels' in either."""
+    """Retained Renders of a stored scene and their Backwards; `stages` are the kernels of both together."""
 
     scene_id: str
     kind: str
@@ -195,7 +195,7 @@ class Small:
         return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
 
     def of(self, context_id: str, seed: int, odd: float | None = None, *, release: bool = False) -> bytes:
-        """A Backward of one of its states."""
+        """Returns the bytes of a Backward of one of the states."""
         return self.backward.of(context_id, seed, odd, release=release)
 
 
@@ -211,7 +211,7 @@ def stored_small(client: RawClient, kind: str, seed: int = 31) -> Small:
 
 @pytest.fixture(params=["gaussians", "spheres"])
 def small(request: pytest.FixtureRequest, client: RawClient, asker: Asker) -> Small:
-    """A scene of which retained Renders and Backwards are prepared."""
+    """A scene whose retained Renders and Backwards are prepared."""
     made = stored_small(client, request.param)
     names = [render(asker, made()) for _ in range(2)]
     assert asker.ask(made.of(names[1], 0), method=METHOD).is_ok
@@ -274,7 +274,7 @@ def test_states_are_evicted_as_others(process: WorkerProcess, client: RawClient,
     assert process.metric("lumigrad_contexts") == MOST_CONTEXTS
     assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") == before + 3
     assert asker.ask(small.of(names[2], 0), method=METHOD).code == "FAILED_PRECONDITION"
-    # Use makes a state the newest.
+    # Using a state makes it the newest one.
     assert asker.ask(small.of(names[3], 0), method=METHOD).is_ok
     names.append(render(asker, small()))
     assert asker.ask(small.of(names[4], 0), method=METHOD).code == "FAILED_PRECONDITION"

@@ -1,8 +1,8 @@
-"""Repeated queries answer as first ones: bit by bit, errors included, however their requests are encoded.
+"""Repeated queries are answered as first ones: bit for bit, errors included, however their requests are encoded.
 
 A worker may keep what queries of one kind have in common, and read only the spheres of later ones.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
+Each test runs for LUMIGRAD_FUZZ_SECONDS, by default a fifth of a second.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Kind:
     options: dict[str, Any]
 
     def at(self, seed: int, odd: float | None = None) -> distance_pb2.QueryRequest:
-        """A query of random spheres, of which one number may be odd."""
+        """Returns a query of random spheres, one number of which may be odd."""
         random, payload = np.random.default_rng(seed), PayloadWriter()
         spheres = ways(*self.sizes, seed=seed)
         if odd is not None and spheres.size:
@@ -174,7 +174,7 @@ def test_a_repeated_query_is_of_the_world_as_it_is(client: RawClient, asker: Ask
     after = compared(asker, request)
     assert after.is_ok and after.values != before.values
     assert compared(asker, request) == after
-    # And the world itself.
+    # The world itself changes.
     moved = world_pb2.ObstacleUpdate(name="box", pose=pose_of(0.5, 0, 0))
     distances.update(world.scene_id, world.version, moved)
     last = [compared(asker, request) for _ in range(2)][-1]

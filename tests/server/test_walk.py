@@ -1,4 +1,4 @@
-"""The number of the server's source files that are executed for a call."""
+"""The number of the server's source files and functions that are executed for a call."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cl
 from support.gaussians.clouds import post
 from support.workers.worker import WorkerProcess, worker
 
-# The shortcuts for Renders, which look at each, among them.
+# Files for a Render, including the shortcuts for Renders, which check each of them first.
 MOST_FILES = 29
-# Functions of the same call; generators count once for each item.
+# Functions for the same call; generators count once for each item.
 MOST_FUNCTIONS = 440
-# Functions for a step of a training that needs no Python; of spheres, with Python, they are 300.
+# Functions for a training step that needs no Python; steps of spheres need Python, and execute 300.
 MOST_FOR_A_STEP = 100
-# Limit for a call whose like has been prepared.
+# Files for a call of a kind that has been prepared.
 MOST_PREPARED = 15
-# Likewise, if the reply is one message.
+# Files for the same call if the reply is a single message.
 MOST_SHORT = 8
 
 
@@ -52,7 +52,7 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
     for index in range(4):
         traces = process.log.count("files [")
         camera = opencv_camera(32, 24)
-        # Another lens is another kind.
+        # A call with another lens is of another kind.
         camera.opencv.cx += 1 + index if is_first else 0
         camera.opencv.cy += is_single
         spec = spec_for(camera, scene_id=scene_id)
@@ -62,7 +62,7 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
         else:
             client.render(spec)
         process.wait_for_log("files [", count=traces + 1)
-    # The end of a call may fall into the list of the one after it.
+    # The end of a call may be counted in the list of the next one.
     lists = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-2:]
     files = min(map(json.loads, lists), key=len)
     assert is_first == (f"engines/{kind}.py" in files)
@@ -73,7 +73,7 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
 
 
 def functions_of(process: WorkerProcess) -> list[int]:
-    """The number of functions that were executed for each call that has ended."""
+    """Returns the numbers of functions that were executed for the calls that have ended."""
     return [int(count) for count in re.findall(r"^functions (\d+)$", process.log, re.MULTILINE)]
 
 
@@ -102,7 +102,7 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
         process.wait_for_log("files [", count=traces + 1)
         files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
         planned.append("engines/gaussians.py" in files)
-    # The second list may be the first call's.
+    # The second list may belong to the first call.
     assert planned[0] and not planned[-1]
     client.close()
 
@@ -120,7 +120,7 @@ def test_a_render_by_a_lane_of_a_known_kind_is_not_planned_again(process: Worker
             files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
             planned.append("engines/gaussians.py" in files)
             assert "shm/payload.py" in files
-    # The second list may be the first call's.
+    # The second list may belong to the first call.
     assert planned[0] and not planned[-1]
     assert len(files) <= MOST_PREPARED, files
 
@@ -134,7 +134,7 @@ def test_a_backward_of_a_known_kind_is_not_planned_again(
 ) -> None:
     client, color = RawClient(process.target), np.ones((1, 24, 32, 3), np.float32)
     cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
-    # Each call has a list of its own, which may come after the call.
+    # The Put has a list too, which may be written after its reply.
     traces, planned = process.log.count("files [") + 1, []
     scene_id = client.put(cloud).scene.scene_id
     for x in (0.0, 0.1, 0.2, 0.3):

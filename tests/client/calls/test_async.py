@@ -1,4 +1,4 @@
-"""The verbs of the client, awaited: results, errors, order, and what is bounded."""
+"""The awaitable client: results, errors, order and limits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_scenes_pictures_and_gradients_are_those_of_the_client(worker_process: W
 
 
 def test_a_state_is_released_while_all_calls_are_busy_and_after_the_client_was_closed(worker_process: WorkerProcess):
-    """A block that was cancelled ends at once, and none hides the error that has ended it."""
+    """Leaving a frame's block waits for no other call, and does not hide the error that was raised inside."""
 
     async def main() -> None:
         async with AsyncClient(worker_process.target, calls=1) as own:
@@ -191,7 +191,7 @@ def test_streams_of_frames_come_in_order(worker_process: WorkerProcess, client: 
                     async for frame in stream.frames(cameras):
                         assert np.array_equal(frame.color, expected[count])
                         count += 1
-                        # No more are asked for than may be on their way.
+                        # The stream takes no more cameras than may be in flight.
                         assert len(taken) <= count + 3
                     assert [frame async for frame in stream.frames([])] == []
                 assert count == len(CAMERAS)
@@ -200,7 +200,7 @@ def test_streams_of_frames_come_in_order(worker_process: WorkerProcess, client: 
 
 
 def test_frames_come_as_soon_as_they_are_ready(worker_process: WorkerProcess) -> None:
-    """A camera may depend on the frame before: whatever the limit, none is held back for the cameras after it."""
+    """A camera may depend on the previous frame: no frame is held back for later cameras, whatever the limit."""
 
     async def main(in_flight: int, handle: SceneHandle) -> None:
         seen: list[AsyncFrame] = []

@@ -21,7 +21,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Directory:
-    """Returns addresses, or raises what it is told to."""
+    """Returns `found`, or raises it if it is an exception."""
 
     def __init__(self, *found: object) -> None:
         self.found: object = found
@@ -55,7 +55,7 @@ def test_the_search_goes_on_after_any_error(
         assert client.info().device == "cpu"
         assert caplog.text.count("the look-up of workers fails") == 1
         assert (str(error) or type(error).__name__) in caplog.text
-        # New workers are found, and others forgotten.
+        # New workers are added, and missing ones dropped.
         directory.found = [worker_process.target, "localhost:1"]
         wait_until(lambda: targets(client) == {worker_process.target, "localhost:1"})
         assert caplog.text.count("succeeds again") == 1

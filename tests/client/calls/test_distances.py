@@ -1,4 +1,4 @@
-"""`Client.query` and `Client.field` through a real worker: results by name, shapes, options, refusals, the way back."""
+"""`Client.query` and `Client.field` through a real worker: results by name, shapes, options, refusals, gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESH = Mesh(BOX.vertices, BOX.faces, "box")
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 WORLD = World([Obstacle(MESH), Obstacle(Cuboid((1, 1, 1)), ASIDE, "aside")])
 EVERY = ("distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient", "exhausted")
-# Outside, inside, near the other one, off.
+# Outside the mesh, inside it, near the cuboid, and switched off by a negative radius.
 SPHERES = np.array([[0.8, 0, 0, 0.1], [0.4, 0, 0, 0.1], [3.0, 0, 0.75, 0.1], [0.8, 0, 0, -1.0]], np.float32)
 
 
@@ -174,7 +174,7 @@ def test_gradients_of_costs_and_distances(client, world):
     both = found.backward(upstream, distance=upstream).spheres
     alone = found.backward(distance=upstream).spheres
     np.testing.assert_allclose(both, gradients.spheres + alone, atol=1e-5)
-    # Without a context the same is computed again.
+    # Without a retained context the worker computes the same gradients from scratch.
     again = client.query(world, SPHERES, **options).backward(upstream, wanted=("spheres", "poses", "weight"))
     for name, array in gradients.items():
         np.testing.assert_array_equal(again[name], array)

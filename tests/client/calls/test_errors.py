@@ -1,4 +1,4 @@
-"""What callers get to see of each gRPC status, over a real socket."""
+"""The exceptions that callers see for each gRPC status, over a real socket."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_unavailable_is_repeated_with_growing_delays_until_it_works(scripted, ca
         assert client.info().version == "5th"
     told = [float(seconds) for seconds in re.findall(r"a call is repeated in (\S+) s", caplog.text)]
     kept = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
-    # 0.05 s, doubled each time, shortened by up to half; told in hundredths.
+    # 0.05 s, doubled each time, shortened by up to half; logged in hundredths of a second.
     for seconds, delay, nominal in zip(told, kept, (0.05, 0.1, 0.2, 0.4), strict=True):
         assert nominal / 2 - 0.01 <= seconds <= nominal + 0.01
         assert delay >= nominal / 2
@@ -211,14 +211,14 @@ def test_a_worker_without_room_is_waited_for_as_it_says(scripted):
         assert client.info().version == "4th"
         delays = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
         assert all(delay >= 0.3 for delay in delays)
-        # There will be room only when the call's time is over: the error comes now.
+        # The worker will have room only after the call's deadline: the error comes at once.
         servicer.calls.clear()
         servicer.behavior = lambda context: refuse(context, details.retry_info(30.0))
         began = time.monotonic()
         with pytest.raises(lumigrad.ResourceExhausted):
             client.info(timeout_s=20)
         assert time.monotonic() - began < 10 and len(servicer.calls) == 1
-        # A call that never fits does not do so later.
+        # A refusal without a delay means that the call never fits: it is not repeated.
         servicer.behavior = refuse
         with pytest.raises(lumigrad.ResourceExhausted):
             client.info()
@@ -245,7 +245,7 @@ def test_a_call_that_was_cancelled_on_its_way_is_repeated(scripted):
 
     def behavior(context: Any) -> worker_pb2.InfoReply:
         if len(servicer.calls) < 4:
-            # As a proxy does, or a worker that is under attack: nothing was said before.
+            # A proxy, or a worker under attack, cancels like this, without having sent anything.
             context.cancel()
         return worker_pb2.InfoReply(version="4th")
 
@@ -263,7 +263,7 @@ def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
 
     def behavior(context: Any) -> worker_pb2.InfoReply:
         if not begun.is_set():
-            # As a worker does with a call that took too long.
+            # A worker ends a call that took too long like this: metadata first, then a cancellation.
             context.send_initial_metadata((("request", "1"),))
             begun.set()
             assert received.wait(60)
@@ -274,7 +274,7 @@ def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
     with Client(target, timeout_s=20) as client, ThreadPoolExecutor(1) as threads:
         call = threads.submit(client.info)
         assert begun.wait(60)
-        # What is sent later on the same connection arrives later: the metadata is there when this reply is.
+        # A connection delivers in order: when this reply is here, the metadata is, too.
         client.info()
         received.set()
         with pytest.raises(lumigrad.Cancelled):

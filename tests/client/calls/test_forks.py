@@ -21,7 +21,7 @@ def process() -> Iterator[WorkerProcess]:
 
 
 def run(module: str, *arguments: str, **environment: str) -> None:
-    """Runs a program that forks; the tests' own process, with threads of many libraries, must not."""
+    """Runs a program that forks. The tests' own process must not fork, since libraries have threads in it."""
     tests = Path(__file__).parents[2]
     command = [sys.executable, "-m", f"support.workers.{module}", *arguments]
     done = subprocess.run(

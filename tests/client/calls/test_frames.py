@@ -1,4 +1,4 @@
-"""How far it is from a line of the user's to gRPC: the Python frames of the client on the stack of an RPC."""
+"""Call depth: the client's Python frames between a user's line and gRPC."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def second() -> Iterator[WorkerProcess]:
 
 
 def deepest(stacks: list[list[str]]) -> list[str]:
-    """The deepest stack of the RPCs since this was asked last."""
+    """The deepest stack since this function was last called."""
     assert stacks, "no RPC was seen"
     found = max(stacks, key=len)
     stacks.clear()

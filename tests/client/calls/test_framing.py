@@ -1,4 +1,4 @@
-"""What a picture of a scene shows by default: extents of Gaussians, distances, ranges of depths, their colours."""
+"""Default views of a scene: extents of Gaussians, camera distances, depth ranges and their colours."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_strays_what_is_transparent_and_wide_surroundings_do_not_count():
     haze = np.concatenate([pillar(), generator.normal(size=(5000, 3)) * 50])
     seen = Extent.of(gaussians(haze, np.repeat([0.9, 0.001], 5000)), DOWN_IS_Y)
     assert seen.radius < 0.4
-    # A dense object in a scene of which two fifths are far away, more with distance.
+    # A dense object and, far around it, two fifths of the scene's Gaussians.
     far = generator.normal(size=(3300, 3))
     far *= (np.exp(generator.uniform(0, 4, 3300)) / np.linalg.norm(far, axis=1))[:, None]
     extent = Extent.of(gaussians(np.concatenate([pillar(), far])), DOWN_IS_Y)
@@ -60,7 +60,7 @@ def test_strays_what_is_transparent_and_wide_surroundings_do_not_count():
 
 
 def test_a_long_object_is_framed_as_a_whole():
-    """A guitar: most of it is its body, and its neck and head are several times as long."""
+    """A guitar: most Gaussians are in its body, but neck and head reach several times as far."""
     generator = np.random.default_rng(2)
     body = generator.uniform(-1, 1, (8000, 3)) * (0.2, 0.25, 0.05)
     neck = generator.uniform(-1, 1, (1200, 3)) * (0.03, 0.35, 0.02) - (0, 0.6, 0)
@@ -99,7 +99,7 @@ def test_an_orbit_shows_all_of_an_object_from_every_side_and_fills_the_picture(e
         assert (z > 0).all()
         across = np.abs(x / z * camera.model.fx) / (size[0] / 2)
         down = np.abs(y / z * camera.model.fy) / (size[1] / 2)
-        # But for what is left aside as strays.
+        # Up to 1 % of the points may be cut off as strays.
         assert np.quantile(across, 0.99) < 1 and np.quantile(down, 0.99) < 1
         assert across.max() < 1.05 and down.max() < 1.05
         largest = max(largest, across.max(), down.max())
@@ -166,7 +166,7 @@ def test_the_view_beside_a_scene_is_shown_first(tmp_path):
     for other in (aim.parse("orbit 40,10"), aimed):
         for turned in other.turn(scene, options, (0.0, 90.0)):
             assert np.linalg.norm(turned.model.eye - view.target) == pytest.approx(4.5)
-    # Options that are given count.
+    # Explicit options take precedence over the saved view.
     aimed, options = aim.resolved(None, scene, saved, {**size, "fov_degrees": 30.0, "up": (1.0, 0.0, 0.0)})
     assert aimed.camera(scene, options).model.fy == pytest.approx(24 / np.tan(np.radians(15)))
     chosen, _ = aim.resolved(aim.parse("orbit 40,10,2"), scene, saved, size)

@@ -1,4 +1,4 @@
-"""A call lets go of all that it has held when it returns or raises, and not once Python's collector of garbage runs."""
+"""A call frees everything it held when it returns or raises, without Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render(client: Client) -> None:
 
 
 def put(client: Client) -> None:
-    """Content that the worker does not have, which it is asked for first."""
+    """Puts new content: the client first asks whether the worker has it."""
     positions = np.random.default_rng().random((30_000, 3))
     handle = client.put(Spheres(positions, positions, positions[:, 0] + 0.1))
     client.delete(client.update(handle, radii=positions[:, 1] + 0.1))

@@ -1,4 +1,4 @@
-"""Payloads through shared memory: the same as with the stream while anybody looks at them, and gone afterwards."""
+"""Payloads through shared memory: equal to streamed ones while they are in use, and freed afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=288)
-# Bytes of CAMERA's colours: more than 1 MiB, from which on replies come by a lane.
+# Bytes of CAMERA's colours: more than 1 MiB, the size from which replies use a lane.
 BYTES = 320 * 288 * 3 * 4
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_gaussians_are_computed_where_the_client_reads_them(shared:
     gaussians = Gaussians(**{name: np.repeat(array, 200, axis=0) for name, array in post().tensors.items()})
     frame = shared.render(gaussians, CAMERA, retain=True)
     plain, halved = (frame.backward(frame.color, gradient_format=form) for form in ("float32", "float16"))
-    # The stage in which gradients are copied to shared memory.
+    # "encode" is the stage that copies gradients to shared memory.
     assert "encode" not in plain.timings.stages and "encode" in halved.timings.stages
     assert all(array.nbytes >= 1 << 18 for array in plain.values())
 
@@ -172,12 +172,12 @@ def test_arrays_outlive_their_client() -> None:
 
 def test_a_full_lane_falls_back_to_the_stream() -> None:
     with worker("--device", "cpu", "--lane-mib", "8") as process, Client(process.target, lane="shared") as client:
-        # 4 MiB are three frames of 1.05 MiB.
+        # 4 MiB hold three frames of 1.05 MiB.
         frames = [client.render(SMALL, CAMERA) for _ in range(8)]
         assert all(np.array_equal(frame.color, frames[0].color) for frame in frames)
         assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 5
         assert process.metric("lumigrad_lane_bytes") <= 4 << 20
-        # There is no room for the upload either.
+        # The upload does not fit either.
         gradients = [frame.backward(np.ones_like(frame.color)).positions for frame in frames]
         assert all(np.array_equal(gradient, gradients[0]) for gradient in gradients)
         del frames, gradients
@@ -214,7 +214,7 @@ def test_small_replies_come_by_the_stream_where_a_lane_is_open(
 
 def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = shared.put(SMALL)
-    # Without a lane its reply is too long for one message.
+    # Without a lane, the reply for this camera is too long for one message.
     camera = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=640, height=480)
     expected = shared.render(handle, camera)
     lane = shared._workers.members()[0].connection.lanes._lane
@@ -241,7 +241,7 @@ def test_replies_below_the_limit_of_grpc_are_single_where_the_worker_sends_such(
             note = lambda *a, real=real, name=name, **k: (asked.append(name), real(*a, **k))[1]  # noqa: E731
             monkeypatch.setattr(member.render.Render, name, note)
         expected = client.render(handle, CAMERA)
-        # What an earlier worker understands.
+        # An earlier worker does not announce the limit.
         monkeypatch.setattr("lumigrad.client.transport.connection._MESSAGE_BYTES", ("unknown", "1"))
         assert np.array_equal(client.render(handle, CAMERA).color, expected.color)
         assert asked == ["once", "once", "single"]
@@ -368,5 +368,5 @@ def test_hundreds_of_frames_leave_nothing_behind(worker_process: WorkerProcess, 
     for now, then in zip([*later_descriptors, *later_maps], [*descriptors, *shared_maps], strict=True):
         assert now <= then + 4
     for now, then in zip(later_memory, memory, strict=True):
-        # 400 payloads are 350 MiB.
+        # A leak of 400 payloads would be 350 MiB.
         assert now < then + (64 << 20)

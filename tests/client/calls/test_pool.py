@@ -50,7 +50,7 @@ def test_versions_copies_and_names_of_a_scene(client: Client) -> None:
     home = homes(client, [handle])
     updated = client.update(handle, radii=cloud(100).radii * 2)
     assert updated.version == 2 and homes(client, [updated]) == home
-    # A handle without a copy finds its scene wherever that is.
+    # A handle without the client's copy finds its scene on any worker.
     named = client.get(updated.scene_id)
     assert named.scene is None and homes(client, [named]) == home
     copy = client.get(updated.scene_id, with_tensors=True)
@@ -128,7 +128,7 @@ def test_a_training_stays_on_one_worker(client: Client) -> None:
     trainer = client.trainer(client.put(cloud(600)), [CAMERA], [photograph], **SETTINGS)
     assert [step.number for step in trainer.steps(3)] == [0, 1, 2]
     published = trainer.publish()
-    # Nobody here has a copy of what was trained.
+    # This client has no copy of the trained scene.
     assert client.render(published, CAMERA, **SETTINGS).color.shape == (CAMERA.height, CAMERA.width, 3)
     trainer.close(finish=False)
     with client.resume_trainer(trainer.training_id, trainer.lease) as again:
@@ -172,7 +172,7 @@ def test_a_full_queue_spills_over_to_the_next_workers_and_no_further(
     order = ranked(handle.content_hash, targets(workers))
     full: list[str] = []
     asked: list[str] = []
-    # Longer than anybody waits.
+    # Longer than any call waits.
     retry_after_s = 1e3
 
     def exchange(self, *arguments):
@@ -194,12 +194,12 @@ def test_a_full_queue_spills_over_to_the_next_workers_and_no_further(
     with pytest.raises(ResourceExhausted, match=order[0]):
         client.render(handle, CAMERA, **SETTINGS)
     assert asked == order
-    # What nobody here could send elsewhere stays where it is.
+    # A scene of which the client has no copy cannot move to another worker.
     full[:], asked[:] = order[:1], []
     with pytest.raises(ResourceExhausted):
         client.render(client.get(handle.scene_id), CAMERA, **SETTINGS)
     assert asked == order[:1]
-    # With time left all of them are asked again, the scene's own worker first.
+    # While time is left, all workers are asked again, the scene's own first.
     full[:], asked[:] = order, []
     retry_after_s = 0.1
     np.testing.assert_array_equal(client.render(handle, CAMERA, **SETTINGS).color, expected)

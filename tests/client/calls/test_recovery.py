@@ -1,4 +1,4 @@
-"""What was lost is repaired unnoticed: forward states, scenes, and whole workers."""
+"""Lost forward states, scenes and whole workers are replaced without the caller's noticing."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_a_lost_context_is_repaired(stored):
         assert client.info().contexts == 0
         same(frame.backward(upstream), expected)
         if stored:
-            # The scene is gone as well: it is put again first.
+            # If the scene is gone as well, it is put again first.
             client.delete(scene)
             same(frame.backward(upstream), expected)
-            # Or it changed: the gradients are still those of what was rendered.
+            # If it has changed, the gradients are still those of the rendered version.
             updated = client.update(client.put(cloud()), colors=np.zeros((60, 3)))
             assert updated.version == 2
             same(frame.backward(upstream), expected)
@@ -85,12 +85,12 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
         finished = []
 
         def render_in_turns() -> None:
-            # Each of them has the scene under a name of its own.
+            # Each worker has the scene under an id of its own.
             for turn in (second, first, second, first):
                 proxy.lead_to(turn.target)
                 finished.append(client.render(handle, orbit(1)[0], **SETTINGS))
 
-        # A circle is walked without end and without a look at the time-out, so from a thread that need not end.
+        # A client that went in circles would never check the time-out, hence a daemon thread.
         caller = threading.Thread(target=render_in_turns, daemon=True)
         caller.start()
         caller.join(60)
@@ -179,7 +179,7 @@ def test_contexts_of_dropped_and_released_frames_are_forgotten():
         upstream = np.ones_like(frames[0].color)
         expected = frames[0].backward(upstream, release=True)
         assert client.info().contexts == 2
-        # Still possible, by rendering again.
+        # Backward still works after the release, by rendering again.
         same(frames[0].backward(upstream), expected)
         frames[1].release()
         frames[2] = None
@@ -193,7 +193,7 @@ def test_contexts_of_dropped_and_released_frames_are_forgotten():
         frames.clear()
         gc.collect()
         client.render(cloud(), orbit(1)[0], **SETTINGS)
-        # One for the frame that was released, one for that which was dropped, none for that whose backward did it.
+        # One call for the released frame, one for the dropped frame, none for the frame that its backward released.
         assert process.metric("lumigrad_calls_total", method="RenderService.Release") == 2
 
 
@@ -222,7 +222,7 @@ def test_a_repair_puts_no_other_content_under_an_old_handle(client: Client, kind
     np.testing.assert_array_equal(use(), expected)
     before = changed.copy()
     changed += 1.0
-    # Nothing is lost: what was put is there.
+    # The worker still has the scene as it was put.
     np.testing.assert_array_equal(use(), expected)
     client.delete(handle)
     with pytest.raises(SceneNotFound, match="changed in place since: put the scene again"):
@@ -236,7 +236,7 @@ def test_an_update_does_not_vouch_for_what_it_did_not_send(client: Client):
     before = colors.copy()
     first = client.put(Spheres(cloud().positions, colors, cloud().radii))
     colors += 1.0
-    # The worker still has the colours of before.
+    # The worker still has the old colours.
     handle = client.update(first, radii=cloud().radii * 1.5)
     expected = client.render(handle, orbit(1)[0], **SETTINGS).color
     client.delete(handle)
@@ -259,7 +259,7 @@ def test_a_refusal_that_comes_after_the_time_out_is_what_is_raised() -> None:
 @pytest.mark.parametrize("kind", ["routed", "one worker"])
 @pytest.mark.parametrize("refused", [0.8, 0.1])
 def test_a_call_that_is_late_because_of_refusals_says_why(kind: str, refused: float) -> None:
-    """An attempt that the time-out cuts off hides neither them nor that the worker was slow afterwards."""
+    """The error names what took most of the time: the refusals, or the attempt that was cut off."""
     with Client("localhost:1") as client:
         call = Call(1.0)
         attempts: Any = (

@@ -1,4 +1,4 @@
-"""Batches of renderings: frames as of single calls, an error for each item, and every way that a reply travels."""
+"""Batches of renderings: the frames of single calls, an error for each item, and every transport of replies."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_sensors_segment_two_scenes_in_one_call(worker_process: WorkerProcess, l
 
 @pytest.mark.parametrize("lane", ["stream", "shared"])
 def test_small_pictures_share_their_way(worker_process: WorkerProcess, lane: LaneMode) -> None:
-    """More outputs than a lane may have regions, each of which is too small for one of its own."""
+    """There are more outputs than a lane may have regions, and each is too small for a region of its own."""
     with Client(worker_process.target, lane=lane) as client:
         assert client.lane == lane
         scene = client.put(gaussians(1))

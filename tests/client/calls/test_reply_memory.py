@@ -1,4 +1,4 @@
-"""What a reply holds stays as it is, also when the memory of others serves again."""
+"""The arrays of a reply keep their values while later replies reuse memory that was freed."""
 
 from __future__ import annotations
 

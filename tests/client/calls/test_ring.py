@@ -1,4 +1,4 @@
-"""Which worker a key prefers: even shares, and few keys that move."""
+"""The worker that a key prefers: even shares, and few keys that move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_only_the_keys_of_a_lost_name_move_and_spread(lost: str) -> None:
     moved = [new for old, new in zip(before, after, strict=True) if old != new]
     assert len(moved) == before.count(lost)
     assert all(moved.count(name) > len(moved) / 8 for name in FIVE if name != lost)
-    # They go to the name that came second before.
+    # The moved keys go to the name that ranked second before.
     assert all(ranked(key, FIVE)[1] == new for key, old, new in zip(KEYS, before, after, strict=True) if old == lost)
 
 
@@ -54,5 +54,5 @@ def test_a_worker_that_is_away_is_asked_last_even_if_it_has_the_scene():
     movable = Route(address="b")
     assert names(movable, a=ready, b=ready, c=ready)[0] == "b"
     assert names(movable, a=ready, b=gone, c=ready) == ["a", "c", "b"]
-    # What cannot be put elsewhere is nowhere else.
+    # A scene that cannot be put elsewhere is on its own worker only.
     assert names(Route(address="b", is_movable=False), a=ready, b=gone, c=ready)[0] == "b"

@@ -1,4 +1,4 @@
-"""Calls whose parts several workers answer: the same as of one worker."""
+"""Calls that are spread over several workers return the results of one worker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_views_are_the_same_and_gradients_sums(client: Client, lone: Client, sto
     for wanted in (("means", "colors", "opacities", "cameras", "background", "means2d"), ()):
         found = spread.backward(upstream, alpha=whole.alpha, wanted=wanted)
         close(found, whole.backward(upstream, alpha=whole.alpha, wanted=wanted))
-    # Forgotten everywhere, and computed again.
+    # After the release, every worker renders its part again.
     spread.release()
     close(spread.backward(upstream), whole.backward(upstream))
 

@@ -1,4 +1,4 @@
-"""Streams of frames: what a client gets from them, over both lanes, and what it mends unnoticed."""
+"""Streams of frames over both lanes: their results, and the losses that the client repairs unnoticed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).parents[2] / "support" / "traced_program.py"
 RENDER, BACKWARD = (f"lumigrad.v1.RenderService/{name}" for name in ("Render", "Backward"))
 PUT, UPDATE = (f"lumigrad.v1.SceneService/{name}" for name in ("Put", "Update"))
 QUERY, INFO = "lumigrad.v1.DistanceService/Query", "lumigrad.v1.WorkerService/Info"
-# The processes' clock is one, but may be set meanwhile.
+# Both processes read the same clock, but it may be adjusted meanwhile.
 CLOCK_NS = 5_000_000
 
 
@@ -73,12 +73,12 @@ def test_each_verb_is_a_span_below_the_programs_own(spans: Collector) -> None:
 
 def test_the_workers_spans_are_below_the_verbs_that_called_it(spans: Collector) -> None:
     expected = {
-        # The first asks whether the content is there.
+        # Get asks whether the worker has the content.
         PUT: ["lumigrad.v1.SceneService/Get", PUT],
         RENDER: [RENDER],
         BACKWARD: [BACKWARD],
         UPDATE: [UPDATE],
-        # The mesh is stored on the way.
+        # The query stores the mesh first.
         QUERY: ["lumigrad.v1.SceneService/Get", PUT, QUERY],
     }
     for verb in of_client(spans, "step"):
@@ -126,7 +126,7 @@ def test_a_trace_that_is_not_kept_is_kept_by_nobody(
 
 def test_every_verb_of_the_client_is_traced() -> None:
     verbs = {name for name, member in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
-    # Methods that leave it to others, and the end.
+    # Methods that only call traced ones, and `close`.
     untraced = {"render", "query", "stream", "close"}
     assert {name for name in verbs if "begin" not in getattr(Client, name).__code__.co_names} == untraced
     assert "begin" in RenderStream.__init__.__code__.co_names

@@ -1,4 +1,4 @@
-"""How far it is through the client for a call: the source files and functions that it executes."""
+"""The length of a call's path through the client: the source files and functions that it executes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from support.workers.worker import WorkerProcess
 CLIENT, PROTOS = (f"{Path(room.__file__ or '').parent}/" for room in (lumigrad.client, lumigrad.protos))
 CAMERA = Camera.look_at((0, -1, -5), (0, 0, 0), up=(0, -1, 0), width=32, height=24)
 CLOUD = Spheres([[0, 0, 0]], [[1, 1, 1]], [1])
-# Limit for the client.
 MOST_FILES = 20
 
 
@@ -31,7 +30,7 @@ def streaming(worker_process: WorkerProcess) -> Iterator[Client]:
 
 
 def check(call: Callable[[], object], most_calls: int) -> None:
-    """A warm call executes at most so many functions of client and contract; generators count once for each item."""
+    """Fails if a warm call executes more functions of client and protos; a generator counts once for each item."""
     walked: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -41,7 +40,7 @@ def check(call: Callable[[], object], most_calls: int) -> None:
     # The first calls create what the later ones reuse.
     for _ in range(3):
         call()
-    # Nor does a collection in the midst count, which gives back what earlier tests have left.
+    # A collection during the call would count, since it finalizes what earlier tests have left.
     gc.collect()
     gc.disable()
     sys.setprofile(note)

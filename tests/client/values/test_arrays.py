@@ -28,7 +28,7 @@ class OnlyDlpack:
 
 
 class LikeCupy(OnlyDlpack):
-    """On a GPU, and not to be converted but by `get`."""
+    """An array on a GPU that only `get` converts, like CuPy's."""
 
     def __init__(self, array: np.ndarray) -> None:
         super().__init__(array, (2, 1))
@@ -103,7 +103,7 @@ def rendered(client: Client) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("lane", ["auto", "stream"])
 def test_results_go_out_by_dlpack(worker_process: Any, lane: Any):
-    """They can be written to: DLPack of old does not know read-only arrays, and refuses them."""
+    """Results are writeable: older versions of DLPack do not know read-only arrays, and refuse them."""
     with Client(worker_process.target, lane=lane) as client:
         results = rendered(client)
     for name, array in results.items():

@@ -133,7 +133,7 @@ def test_a_copy_in_the_same_process_computes_what_it_lacks(client: Client) -> No
         found = client.query(WORLD, np.full((3, 4), 0.1), outputs=("distance",), retain=True)
         states = client.info().contexts
         twin, double = make(frame), make(found)
-        # A state has one owner: releasing that of the copy takes none from the original.
+        # Only the original owns its forward state: releasing a copy frees nothing.
         twin.release()
         double.release()
         del double

@@ -139,7 +139,7 @@ def test_inria_cameras_have_gradients_of_their_own(client):
     found = frame.backward(np.ones_like(frame.color), wanted="cameras")
     shapes = {"camera_view": (4, 4), "camera_projection": (4, 4), "camera_position": (3,)}
     assert {name: array.shape for name, array in found.items()} == shapes
-    # Its pixels' centres are at whole numbers unless something is said.
+    # By default, an Inria camera's pixel centres are at whole numbers.
     np.testing.assert_array_equal(
         frame.color, client.render(cloud(), camera, semantics="inria_exact", near=0.2, pixel_center=0).color
     )

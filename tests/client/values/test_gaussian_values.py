@@ -1,4 +1,4 @@
-"""Gaussians and their settings as values: what they accept, what they say when they refuse, what becomes of them."""
+"""Gaussians and their settings as values: what they accept and refuse, and how they are transformed."""
 
 from __future__ import annotations
 

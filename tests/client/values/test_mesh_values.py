@@ -112,7 +112,7 @@ def test_worlds_name_their_obstacles():
         InvalidArgument, match=r"^obstacles\[1\].name: expected a name that no other obstacle has, got 'a'"
     ):
         World([Obstacle(part, name="a"), Obstacle(part, name="a")])
-    # A name that was chosen gives way to those that were given.
+    # A generated name changes if a given one is the same.
     assert World([Obstacle(part), Obstacle(part, name="part"), Obstacle(part, name="0")]).names == ("0_", "part", "0")
 
 
@@ -164,7 +164,7 @@ def test_poses_are_seven_numbers_a_place_or_a_matrix():
     generator = np.random.default_rng(4)
     seven = generator.normal(size=(200, 7))
     seven[:, 3:] /= np.linalg.norm(seven[:, 3:], axis=1, keepdims=True)
-    # Half turns, of which a quaternion's w says nothing.
+    # Half turns, whose quaternions have w = 0.
     seven[:3, 3:] = np.eye(4)[1:]
     points = generator.normal(size=(5, 3))
     matrices = np.tile(np.eye(4), (200, 1, 1))

@@ -42,7 +42,7 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         ("a.csv", "x,y,z,radius\n" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("b.txt", "# a remark\n" + "\n".join("  ".join(map(str, row)) for row in SPHERES) + "\n\n"),
         ("c.csv", "\n".join("; ".join(map(str, row)) for row in SPHERES)),
-        # A spreadsheet's "CSV UTF-8": its mark made the first row one of names.
+        # A spreadsheet's "CSV UTF-8": its byte order mark made the first row look like names.
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
         ("i.csv", "R [m],X (m),Z,Y\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
@@ -81,7 +81,7 @@ def test_other_units_need_a_scale(tmp_path: Path, names: str):
     ],
 )
 def test_names_that_only_contain_those_of_columns_are_refused(tmp_path: Path, names: str, named: str):
-    """They were taken for no names, and the numbers in the order of the file."""
+    """These names used to be ignored, and the columns taken in the order of the file."""
     (tmp_path / "a.csv").write_text(names + "\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES))
     with pytest.raises(InvalidArgument, match=rf"columns by the names x, y, z, r, radius, .*; got {named!r}$"):
         Motion.load(tmp_path / "a.csv")
@@ -186,7 +186,7 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.csv", b"O.1,2,3\n4,5,6\n", r"a.csv: expected numbers: could not convert string to float: 'O.1'"),
         ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
-        # Without a look at names, an index and an intensity were a place and a radius.
+        # If names were ignored, an index would become a coordinate, and an intensity a radius.
         ("a.csv", b",x,y,z\n0,1,2,3\n1,4,5,6\n", r"the columns x, y, z, r, radius alone, got '', 'x', 'y', 'z'"),
         ("a.csv", b"# index,x,y,z\n0,1,2,3\n", r"the columns x, y, z, r, radius alone, got 'index', 'x', 'y', 'z'"),
         ("a.csv", b"x,y,z,intensity\n1,2,3,4\n", r"the columns x, y, z, r, radius alone, got .*'intensity'"),

@@ -1,4 +1,4 @@
-"""Robots among obstacles through a worker: what a planner does."""
+"""Robots among obstacles, queried from a worker as a planner does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("yourdfpy", reason="needs the extra robot")
 from lumigrad.client.robots import Robot
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
-# Outward; somewhere in the reach of the arm.
+# A tetrahedron with outward faces, within reach of the arm.
 WEDGE = Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
 
 
@@ -57,7 +57,7 @@ def test_one_robot_is_in_the_way_of_another(client: Client, tmp_path: Path):
     poses = panda.link_poses(q, links)
     world = World([Obstacle(panda.collision_meshes[link], pose=pose) for link, pose in zip(links, poses, strict=True)])
     assert set(world.names) == set(links)
-    # Its own spheres lie on and in its links; those of another that stands far away do not.
+    # The robot's spheres lie on and in its links; those of a robot that stands far away do not.
     own, far = panda.spheres(q), panda.at((2.0, 0, 0, 1, 0, 0, 0)).spheres(q)
     assert (client.query(world, own).distance < own[:, 3]).all()
     assert (client.query(world, far).distance > far[:, 3] + 0.5).all()

@@ -1,4 +1,4 @@
-"""What is wrong with a robot's files and arguments is said by name."""
+"""Errors name what is wrong with a robot's files and arguments."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_angles_in_degrees_are_warned_of(tmp_path):
     path = write_urdf(tmp_path / "degrees.urdf", changed("wrist", rpy="0 0 -90"))
     with pytest.warns(UserWarning, match=r"degrees.urdf: rpy .* in joint of 'wrist': .* got beyond a turn: 0 0 -90;"):
         Robot.load(path, ZOO_SPHERES)
-    # A turn that is rounded up is none of degrees.
+    # A full turn that is rounded up is not taken for degrees.
     path = write_urdf(tmp_path / "turns.urdf", changed("wrist", rpy="-6.2832 0 6.284"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

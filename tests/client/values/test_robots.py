@@ -1,4 +1,4 @@
-"""Robots: forward kinematics beside yourdfpy's, in NumPy and torch, and cuRobo's files."""
+"""Robots: forward kinematics in NumPy and torch, compared with yourdfpy, and cuRobo's files."""
 
 from __future__ import annotations
 

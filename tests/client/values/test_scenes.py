@@ -120,7 +120,7 @@ def test_a_lost_scene_is_put_again_unnoticed(client):
     np.testing.assert_array_equal(client.render(handle, CAMERA).color, before)
     restored = client.put(handle.scene)
     assert restored.scene_id != handle.scene_id and restored in client.list()
-    # The handle names what stands in its place, for every call.
+    # The old handle names the restored scene, for every call.
     client.delete(handle)
     assert restored not in client.list()
 
@@ -142,11 +142,11 @@ def test_what_a_restarted_worker_lost_is_put_again_updates_included():
         process.process.kill()
         process.wait()
         with worker("--device", "cpu", port=port), Client(process.target) as other, client:
-            # Somebody else stores the content as it was at first.
+            # Another client stores the original content.
             assert other.put(first.scene).version == 1
             for handle, color in zip((second, untouched), expected, strict=True):
                 np.testing.assert_array_equal(client.render(handle, CAMERA).color, color)
-            # The handle goes on working, for changes too.
+            # The handle still works, for updates as well.
             third = client.update(second, colors=np.full((30, 3), 0.5))
             color = client.render(third, CAMERA, background=0.5).color
             np.testing.assert_allclose(color, 0.5, atol=1e-6)

@@ -93,7 +93,7 @@ def test_keyword_arguments_are_typed_as_the_fields_of_settings(kind: type[Any], 
 
 
 class Recorder(Client):
-    """Tells what would be asked of a worker."""
+    """Returns requests instead of sending them to a worker."""
 
     def _rendered(self, request: RenderRequest, *_: Any) -> Any:
         return request
@@ -102,7 +102,7 @@ class Recorder(Client):
         return query
 
 
-# Other values than the defaults, of every setting.
+# A value other than the default for every setting.
 OTHERS: dict[type[Any], dict[str, Any]] = {
     SphereSettings: {
         "gamma": 0.5, "max_depth": 9.0, "min_depth": 0.25, "semantics": "compat", "background": (0.5, 0.25, 0.75),

@@ -1,4 +1,4 @@
-"""Scenes that two programs have put: what one of them needs for a while only, the other one keeps."""
+"""Scenes that two programs have put: when one program no longer needs a scene, the other keeps it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
 
 @pytest.fixture(autouse=True)
 def logs_of_clients(caplog: pytest.LogCaptureFixture) -> None:
-    """A failed test shows which calls were repeated: a scene stays if its put or its end was."""
+    """Logs repeated calls for failed tests: a scene stays if its put or its end was repeated."""
     caplog.set_level("INFO", logger="lumigrad")
 
 
@@ -49,7 +49,7 @@ def score(client: Client, scene: Gaussians) -> None:
 
 
 def begin_to_score(client: Client, scene: Gaussians) -> None:
-    # What reads the pictures may stop.
+    # The reader of the pictures may stop early.
     for _ in pictures(client, scene, [SimpleNamespace(camera=CAMERA)] * 2):
         break
 
@@ -62,7 +62,7 @@ def crop(client: Client, scene: Gaussians) -> None:
     from lumigrad.client.viewer.crop import Box
     from lumigrad.client.viewer.painter import Painter
 
-    # All of the scene that a handle has is inside but for one Gaussian.
+    # The stored scene has one Gaussian outside the box.
     outlier = {name: np.concatenate([array, array[:1]]) for name, array in scene.tensors.items()}
     outlier["means"][-1] = 100.0
     whole = client.put(Gaussians(**outlier))
@@ -96,7 +96,7 @@ def test_what_another_program_has_put_stays(
         pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
     scene = gaussians(100 + is_first)
     with nullcontext() if is_first else stored(client, scene):
-        # Without a copy, from which the client could store it again.
+        # This handle has no copy, from which the client could store the scene again.
         found = other.get(other.put(scene).scene_id)
         expected = other.render(found, CAMERA).color
         use(client, scene)
@@ -186,7 +186,7 @@ def test_a_scene_that_was_read_back_stays(tmp_path: Path) -> None:
         handle = client.put(scene)
         wait_until_written(process)
         kill(process)
-        # How often it was put before is not known any more.
+        # The restarted worker no longer knows how often the scene was put.
         with stored(client, scene) as same:
             assert same.scene_id == handle.scene_id
         assert without_copy(client, handle) == handle

@@ -1,4 +1,4 @@
-"""What may name workers, and what it means."""
+"""The names that workers may have as targets, and what they mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other programs write into transforms.json: fisheyes of instant-ngp, lists of photographs, fields without use."""
+"""transforms.json as other programs write it: fisheyes of instant-ngp, lists of photographs, unused fields."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def names(of: list[Shot]) -> list[str]:
 )
 def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, str], fitted: str, held_out: str):
     write_images(tmp_path, 8)
-    # As they are written on Windows, too.
+    # Programs on Windows write paths like these.
     files = {f"{name}_filenames": [f".\\images\\photo_{k}.jpg" for k in which] for name, which in lists.items()}
     capture = Capture.load(write(tmp_path, 8, **files))
     found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
     assert ["".join(names(part)) for part in divide(found, None, capture.split)] == [fitted, held_out]
     assert ["".join(names(part)) for part in divide(found, 4, capture.split)] == ["123567", "04"]
-    # It is not lost where cameras are moved and saved.
+    # The split is kept when cameras are moved and saved.
     capture.moved((1, 2, 3)).save(tmp_path / "again")
     again = Capture.load(tmp_path / "again").split
     assert again == capture.split

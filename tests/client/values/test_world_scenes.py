@@ -23,7 +23,7 @@ from support.workers.worker import worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-# One by the place where the mesh of `world_of` is at first, one by its box.
+# One near the initial place of the mesh of `world_of`, one near its box.
 PROBES = np.array([[0.0, 0.0, 1.5, 0.1], [0.0, 3.0, 0.75, 0.1]])
 
 
@@ -32,7 +32,7 @@ def box(size: float = 1.0, name: str | None = None) -> Mesh:
 
 
 def world_of(size: float) -> World:
-    """A mesh of a size of its own, so that tests do not share one, and a box."""
+    """A box, and a mesh whose size is the test's own, so that tests do not share meshes."""
     return World([Obstacle(box(size), name="mesh"), Obstacle(Cuboid((1, 1, 1)), (0, 3, 0, 1, 0, 0, 0), name="box")])
 
 
@@ -128,7 +128,7 @@ def test_meshes_are_deformed_in_place_and_worlds_show_it(client):
     assert moved.version == 2 and moved.report.volume == pytest.approx(8.0, rel=1e-5)
     np.testing.assert_array_equal(moved.scene.faces, BOX.faces)
     assert distances(client, world)[0] == pytest.approx(0.5, abs=1e-6)
-    # The mesh as it was is still that: what is stored under its old name is another one now.
+    # The original mesh keeps its shape, although the scene that was stored for it has changed.
     assert distances(client, World([Obstacle(handle.scene)]))[0] == pytest.approx(1.5 - 0.52, abs=1e-6)
     assert distances(client, handle.scene)[0] == pytest.approx(1.5 - 0.52, abs=1e-6)
     assert distances(client, moved.scene)[0] == pytest.approx(0.5, abs=1e-6)
@@ -144,12 +144,12 @@ def test_meshes_that_others_deform_are_not_taken_for_those_that_were_meant(clien
         other.update(other.put(box(1.08)), vertices=BOX.vertices * 2)
     for one in (*values, client.put(values[0])):
         assert distances(client, one)[0] == pytest.approx(1.5 - 0.54, abs=1e-6)
-    # A handle names a version, in a world too.
+    # A handle names a version, in a world as well.
     for call in (client.put, lambda world: distances(client, world)):
         with pytest.raises(VersionMismatch) as refused:
             call(World([Obstacle(handle)]))
         assert (refused.value.scene_id, refused.value.expected, refused.value.actual) == (handle.scene_id, 1, 2)
-    # Gradients are those of what was asked.
+    # Gradients are those of the mesh that was queried.
     np.testing.assert_allclose(
         kept.backward(distance=np.ones(2)).spheres[:, :3], client.query(box(1.08), PROBES, outputs=("normal",)).normal
     )
@@ -217,7 +217,7 @@ def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
             again = kept.backward(distance=np.ones(2), wanted=("spheres", "poses"))
             for name in ("spheres", "poses"):
                 np.testing.assert_array_equal(again[name], gradients[name])
-            # Handles go on working, for changes too.
+            # Handles still work, for updates as well.
             moved = client.update(world, enabled={"box": False})
             assert distances(client, moved)[1] > 1
 
@@ -233,7 +233,7 @@ def test_a_restored_world_shows_its_meshes_as_they_were_last():
         process.process.kill()
         process.wait()
         with worker("--device", "cpu", port=port), Client(process.target) as other, client:
-            # Somebody else stores the mesh as it was at first.
+            # Another client stores the original mesh.
             assert other.put(box(1.0)).scene_id != mesh.scene_id
             assert distances(client, world)[0] == pytest.approx(1.5 - 0.7, abs=1e-6)
             for size in (1.6, 1.8):

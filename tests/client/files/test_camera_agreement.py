@@ -1,4 +1,4 @@
-"""Reconstructions whose cameras were all found, and are wrong."""
+"""Reconstructions that place all cameras, but wrongly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT, POINTS = 36, 300
 
 
 def cameras(step_degrees: float = 10.0) -> dict[int, Camera]:
-    """On a circle, by their ids."""
+    """Cameras on a circle, by image id."""
     orbit = {"width": 64, "height": 48, "fov_degrees": 50}
     return {k + 5: Camera.orbit((0, 0, 0), 4.0, step_degrees * k, 20.0, **orbit) for k in range(COUNT)}
 
@@ -41,7 +41,7 @@ def folded() -> dict[int, Camera]:
 
 
 def write(folder: Path, placed: dict[int, Camera], suffix: str = ".txt") -> Path:
-    """A reconstruction, of which only the tracks are not written by `Capture.save`."""
+    """Writes a reconstruction; `Capture.save` writes all of it but the tracks."""
     Capture(tuple(View(f"p{key}", camera) for key, camera in placed.items())).save(folder, form="colmap")
     lines = [
         " ".join(

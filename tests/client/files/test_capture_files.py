@@ -21,7 +21,7 @@ LENS = [50.0, 50.0, 32.0, 24.0]
 
 
 def picture(path: Path, level: int = 0) -> Path:
-    """A picture of one grey level, by which it is known."""
+    """Saves a picture of one grey level, by which tests recognize it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", SIZE, level).save(path)
     return path
@@ -32,7 +32,7 @@ def levels(capture: Capture) -> list[int]:
 
 
 def write_frames(folder: Path, files: list[str], **top: object) -> Path:
-    """A transforms.json with the photographs' names as they are given."""
+    """Writes a transforms.json with exactly these names of photographs."""
     values = transforms(shots(len(files)), **TOP, **top)
     for frame, file in zip(values["frames"], files, strict=True):
         frame["file_path"] = file
@@ -107,7 +107,7 @@ def test_letters_may_be_small_where_they_are_written_large(tmp_path: Path, form:
 def test_photographs_of_another_machine_are_found_in_a_folder_that_is_named(tmp_path: Path, prefix: str):
     for k in range(2):
         picture(tmp_path / "set" / "images" / f"v{k}.png", 10 * k)
-        # The user's folder goes before the one that the file names.
+        # The user's folder takes precedence over the one that the file names.
         picture(tmp_path / "scan" / "images" / f"v{k}.png", 99)
     write_frames(tmp_path / "set", [f"{prefix}v{k}.png" for k in range(2)])
     assert levels(Capture.load(tmp_path / "set", images="images")) == [0, 10]

@@ -17,7 +17,7 @@ CAMERAS = "1 PINHOLE 64 48 60 61 32 24\n"
 
 
 def image_lines(points: str | None) -> str:
-    """Lines of images.txt, each followed by a line of points; None: by no line."""
+    """Lines of images.txt, each followed by a line of points unless `points` is None."""
     lines = [f"{i + 1} 1 0 0 0 {i / 10} 0 3 1 a{i}.png\n" for i in range(COUNT)]
     return "".join(line if points is None else f"{line}{points}\n" for line in lines)
 

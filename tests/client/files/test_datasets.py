@@ -57,7 +57,7 @@ def test_cameras_json_of_inria(tmp_path):
 
 
 def test_cameras_json_with_principal_points(tmp_path):
-    """As trainers made from Inria's write them."""
+    """Trainers that were made from Inria's write these."""
     write_cameras_json(tmp_path / "cameras.json", shots(2), *SIZE, FOCAL)
     entries = json.loads((tmp_path / "cameras.json").read_text())
     entries[1] |= {"cx": 300.0, "cy": 250.0}
@@ -169,7 +169,7 @@ def write_polycam(folder: Path, taken: list) -> None:
 def test_keyframes_of_polycam(tmp_path):
     write_polycam(tmp_path / "keyframes" / "cameras", shots(3, seed=1))
     assert_same(Capture.load(tmp_path), shots(3, seed=1))
-    # Refined poses count.
+    # Refined poses take precedence.
     write_polycam(tmp_path / "keyframes" / "corrected_cameras", shots())
     image = tmp_path / "keyframes" / "corrected_images" / "photo_2.jpg"
     image.parent.mkdir()
@@ -314,7 +314,7 @@ def test_calibrations_are_saved_and_loaded_whole(name, tmp_path):
 
 
 def test_calibrations_are_those_of_ncore(tmp_path):
-    """The values of an f-theta camera as NCore writes them: its centre of the first pixel is 0."""
+    """An f-theta camera as NCore writes it, with the centre of the first pixel at 0."""
     parameters = {
         **{"resolution": [64, 48], "shutter_type": "GLOBAL", "principal_point": [31.5, 23.5]},
         **{"reference_poly": "PIXELDIST_TO_ANGLE", "pixeldist_to_angle_poly": [0, 0.02, 0, 0, 0, 0]},
@@ -522,7 +522,7 @@ def test_a_capture_is_the_same_in_every_format():
     expected = np.load(folder / "cameras_opencv.npz")
     inria = Capture.load(folder / "cameras.json", images="images_8")
     nerfstudio = Capture.load(folder)
-    # The pictures were scaled down by 8, which is no whole number of pixels.
+    # The pictures were scaled down by 8, which does not divide their sizes.
     for capture, scale in ((inria, 8.0), (nerfstudio, 1.0)):
         assert [view.name for view in capture.views] == expected["names"].tolist()
         for view, matrix in zip(capture.views, expected["viewmats"], strict=True):

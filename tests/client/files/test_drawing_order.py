@@ -1,4 +1,4 @@
-"""What files say about the order of drawing: the shell obeys it, and conversions keep it or name what they lose."""
+"""The drawing order that files declare: commands obey it, and conversions keep it or report its loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_DISTANCE: dict[str, Any] = {"depth_order": "distance", "projection_method": "
 
 
 def two() -> Gaussians:
-    """Two that cover each other: red is closer along the view direction, blue is closer to the camera."""
+    """Two Gaussians that cover each other: red is closer along the view direction, blue is closer to the camera."""
     colors = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     quats = np.tile([1.0, 0.0, 0.0, 0.0], (2, 1))
     return Gaussians([[1.6, 0, 2.0], [0.3, 0, 2.3]], quats, np.full((2, 3), 0.7), np.full(2, 0.9), colors=colors)
@@ -32,7 +32,7 @@ def stored(sorting: str) -> StoredScene:
 
 @pytest.fixture
 def files(scene: Path) -> Path:
-    """A folder with the scene in formats that say by distance, by depth, and nothing."""
+    """A folder with the scene as .ply, which declares no order, and as .glb, which declares an order by distance."""
     two().save(scene)
     two().save(scene.with_name("scene.glb"))
     return scene.parent

@@ -18,7 +18,7 @@ from support.files.scene_files import FORMATS, good, read
 from support.gaussians.clouds import cloud
 from support.gaussians.files import sog_files
 
-# Damage may throw Gaussians far away, which is said.
+# Damage may move Gaussians far away, which is warned about.
 pytestmark = pytest.mark.filterwarnings("error", "ignore::lumigrad.client.errors.PrecisionWarning")
 
 # The same examples in every run, and each within seconds.
@@ -45,7 +45,7 @@ def test_truncated_files(folder, name, data):
     content = good(name, folder)
     length = data.draw(st.integers(0, len(content) - 1))
     scene = read(folder / name, content[:length])
-    # Without a header any multiple of 32 bytes is a file; a text may lose digits of its last number.
+    # A .splat has no header, so any multiple of 32 bytes is a file; a text may lose digits of its last number.
     if name == "scene.splat":
         assert (scene is not None) == (length > 0 and length % 32 == 0)
     elif name != "text.ply":
@@ -58,7 +58,7 @@ def test_truncated_files(folder, name, data):
 def test_flipped_bits(folder, name, data):
     content = bytearray(good(name, folder))
     for _ in range(data.draw(st.integers(1, 8))):
-        # Most of the places in the header, where they hurt.
+        # Most flips are in the header, where they do most harm.
         last = data.draw(st.sampled_from([min(64, len(content)) - 1, len(content) - 1]))
         content[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
     read(folder / name, bytes(content))
@@ -141,7 +141,7 @@ def test_sog_descriptions_of_any_content(folder, bundled):
     loose = folder / "loose"
     loose.mkdir(exist_ok=True)
     for meta in meta_variants():
-        # JSON by hand for numbers that the standard does not know.
+        # JSON has no infinity; a number that is too large reads as one.
         text = json.dumps(meta).replace("Infinity", "1e400").encode()
         if bundled:
             buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Scene files: what is written is read again, and what others write is read as they mean it."""
+"""Scene files: round trips, and files of other programs, read as these mean them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_strides_offsets_and_sparse_values(tmp_path):
         "POSITION": builder.accessor(rows["mean"], bufferView=view, byteOffset=16),
         "SCALE": builder.accessor(rows["scale"], bufferView=view, byteOffset=28),
     }
-    # Opacities are 0 without a buffer view, and turns are replaced.
+    # Sparse values replace opacities that are 0 for want of a buffer view, and one rotation of a whole array.
     values = {"indices": {"bufferView": builder.view(bytes(2) + places.tobytes()), "byteOffset": 2}}
     values |= {"count": 3, "values": {"bufferView": builder.view(np.float32([0.5, 0.25, 1.0]).tobytes())}}
     values["indices"]["componentType"] = 5123
@@ -163,7 +163,7 @@ def test_an_spz_stream_in_a_buffer_view(tmp_path, wrap):
     builder.json["extensionsRequired"] = [NAME, name]
     read = read_scene(builder.save(tmp_path / "scene.glb"))
     (tmp_path / "scene.spz").write_bytes(content)
-    # The numbers of the stream are in glTF's axes here, and in right, up, back in a file of its own.
+    # The stream's numbers are in glTF's axes here, but in right, up, back in a file of its own.
     alone = read_scene(tmp_path / "scene.spz")
     np.testing.assert_array_equal(read.means, alone.means * np.float32([-1, 1, -1]))
     np.testing.assert_array_equal(read.scales, alone.scales)

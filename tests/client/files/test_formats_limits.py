@@ -21,7 +21,7 @@ from support.files.scene_files import good, read
 from support.gaussians.clouds import cloud
 from support.gaussians.files import sog_files, webp
 
-# Damage may throw Gaussians far away, which is said.
+# Damage may move Gaussians far away, which is warned about.
 pytestmark = pytest.mark.filterwarnings("error", "ignore::lumigrad.client.errors.PrecisionWarning")
 
 
@@ -130,7 +130,7 @@ def test_members_whose_names_are_no_text_are_refused(folder, header):
     content = bytearray(good("scene.sog", folder))
     start = content.index(header)
     flags, name = (start + 8, start + 46) if header == b"PK\x01\x02" else (start + 6, start + 30)
-    # The flag of UTF-8, and a byte that it does not have.
+    # The flag for UTF-8, and a byte that is not valid UTF-8.
     content[flags + 1] |= 0x08
     content[name] = 0xFF
     path = folder / "name.sog"

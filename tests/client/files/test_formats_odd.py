@@ -71,7 +71,7 @@ def test_what_could_be_read_in_two_ways_is_refused(tmp_path: Path, names: tuple[
     write(tmp_path / "scene.ply", names)
     with pytest.raises(InvalidArgument, match=f"expected the vertex properties {missing} as well"):
         Gaussians.load(tmp_path / "scene.ply")
-    # Not taken for a cloud of points either.
+    # The file is not taken for a point cloud either.
     assert "as well" in lumigrad("info", "scene.ply", folder=tmp_path).stderr
 
 
@@ -117,7 +117,7 @@ def test_converting_says_what_the_format_loses(tmp_path: Path) -> None:
         done = lumigrad("convert", "scene.ply", name, folder=tmp_path)
         assert done.returncode == 0 and done.stdout.startswith(f"{name}: {COUNT} Gaussians, ")
         assert done.stderr == (f"lumigrad: {name} {lost}\n" if lost else "")
-    # What was cut because somebody asked for it is not lost by the format.
+    # Harmonics that the user chose to cut are not reported as lost.
     done = lumigrad("convert", "scene.ply", "cut.ply", "--sh-degree", "1", folder=tmp_path)
     assert done.returncode == 0 and not done.stderr
 

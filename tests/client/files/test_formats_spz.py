@@ -28,7 +28,7 @@ def test_spz_as_written(tmp_path, version, degree):
     assert_close(
         read.gaussians(), made, means=0.5 / 4096 + 1e-6, scales=0.04, opacity=0.5 / 255 + 1e-6, sh=0.0131, angle=0.01
     )
-    # What came out of a file is written back as it was, byte for byte.
+    # A scene that was read is written back byte for byte.
     write_spz(read, tmp_path / "again.spz", version=version, harmonics_bits=(8, 8))
     assert (tmp_path / "again.spz").read_bytes() == (tmp_path / "scene.spz").read_bytes()
 

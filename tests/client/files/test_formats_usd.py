@@ -283,7 +283,7 @@ def test_damaged_files_are_refused_or_read(tmp_path, suffix):
             damaged = damaged[: chance.randrange(len(content))]
         else:
             for _ in range(chance.randint(1, 6)):
-                # The header and the tables at the end are where it hurts.
+                # Damage does most harm in the header and in the tables at the end.
                 start = chance.choice([0, 0, max(0, len(content) - 600)])
                 stop = min(start + 88, len(content)) if chance.random() < 0.3 else len(content)
                 damaged[chance.randrange(start, stop)] ^= 1 << chance.randrange(8)

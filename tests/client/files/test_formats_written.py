@@ -28,7 +28,7 @@ def test_compressed_ply(tmp_path, count, degree):
     made = cloud(count=count, degree=degree)
     gaussians_of(made).save(tmp_path / "scene.compressed.ply")
     read = Gaussians.load(tmp_path / "scene.compressed.ply")
-    # Fractions of 1/1023 of the whole extent at most; those of a block are finer.
+    # A step is at most 1/1023 of the whole extent; within a block it is finer.
     far = np.ptp(made.means, axis=0).max() / 1023 + 1e-6
     assert_close(
         read, in_order_of(read, made), means=far, scales=0.004, opacity=0.5 / 255 + 1e-6, sh=0.0157, angle=0.006
@@ -51,7 +51,7 @@ def test_sog(tmp_path, degree):
     save_gaussians(gaussians_of(made), tmp_path / "scene.sog", antialiased=True)
     assert read_scene(tmp_path / "scene.sog").antialiased
     read = Gaussians.load(tmp_path / "scene.sog")
-    # Positions are even in their logarithm, so that the step grows with the distance.
+    # Positions are quantized evenly in their logarithm, so the step grows with the distance.
     assert_close(read, in_order_of(read, made), means=2e-3, scales=0.02, opacity=0.5 / 255 + 1e-6, sh=0.012, angle=0.02)
     with zipfile.ZipFile(tmp_path / "scene.sog") as archive:
         assert archive.namelist()[0] == "meta.json"
@@ -114,7 +114,7 @@ def test_palettes_are_means_of_their_vectors_and_close():
     assert len(entries) == 256 and set(labels.tolist()) == set(range(256))
     for label in (0, 100, 255):
         np.testing.assert_allclose(entries[label], vectors[labels == label].mean(axis=0), rtol=1e-4, atol=1e-4)
-    # Against one mean for all, nearly all of the variance is gone.
+    # The palette explains nearly all of the variance.
     assert np.square(entries[labels] - vectors).mean() < 0.02 * vectors.var(axis=0).mean()
     few, own = palette(vectors[:100], 256)
     np.testing.assert_array_equal(few[own], vectors[:100])
@@ -130,7 +130,7 @@ def test_code_books_are_better_than_even_steps():
     np.testing.assert_allclose(code_book(np.full(3, 7.0), 256), 7.0)
 
 
-# Decibels of the picture, against that of the scene itself.
+# Least PSNR of the picture in decibels, against a picture of the scene itself.
 PICTURES = {suffix: 90.0 for suffix in (".ply", ".glb", ".gltf", ".usda", ".usdc", ".usd", ".usdz")}
 PICTURES |= {".ksplat": 60.0, ".compressed.ply": 45.0, ".sog": 45.0, ".splat": 20.0, ".spz": 33.0}
 

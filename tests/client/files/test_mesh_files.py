@@ -59,7 +59,7 @@ def test_parts_of_a_scene_are_placed_and_joined(tmp_path):
     loaded = Mesh.load(tmp_path / "scene.glb")
     assert len(loaded) == 24
     np.testing.assert_allclose(loaded.bounds, ((-0.5, -1.0, -1.5), (10.5, 1.0, 1.5)), atol=1e-6)
-    # Also the mirrored part has its outside outside: the volumes add up.
+    # The mirrored part faces outward as well: the volumes add up.
     corners = loaded.vertices[loaded.faces].astype(np.float64)
     volume = np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) / 6
     assert volume == pytest.approx(12.0, abs=1e-3)
@@ -80,7 +80,7 @@ def volume_of(mesh: Mesh) -> float:
 
 
 def prism(outline: list[tuple[float, float]], first: int, *, relative: bool) -> str:
-    """A prism of height 1 over an outline; its base and its top are one polygon each, from the named corner on."""
+    """A prism of height 1 over an outline; its base and its top are one polygon each, starting at corner `first`."""
     count = len(outline)
     around = [(corner + first) % count for corner in range(count)]
     faces = [around[::-1], [corner + count for corner in around]]
@@ -93,7 +93,7 @@ def prism(outline: list[tuple[float, float]], first: int, *, relative: bool) -> 
 @pytest.mark.parametrize("first", range(10))
 @pytest.mark.parametrize("turned", [False, True])
 def test_polygons_that_are_not_convex_do_not_fold(first: int, turned: bool, tmp_path: Path) -> None:
-    # An L, then a frame: a square with a cut to its square hole. Both have corners from which a fan leaves them.
+    # An L, then a frame: a square with a cut to its square hole. From some corners, a fan would leave the outline.
     angle = [(0, 0), (3, 0), (3, 1), (1, 1), (1, 2), (0, 2)]
     frame = [(0, 0), (3, 0), (3, 3), (0, 3), (0, 0), (1, 1), (1, 2), (2, 2), (2, 1), (1, 1)]
     for outline, area in ((angle, 4.0), (frame, 8.0)):
@@ -116,7 +116,7 @@ def test_a_byte_order_mark_does_not_hide_the_first_vertex(tmp_path: Path) -> Non
     text = prism([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)], 0, relative=True)
     (tmp_path / "part.obj").write_text("\ufeff" + text, "utf-8")
     assert volume_of(Mesh.load(tmp_path / "part.obj")) == pytest.approx(1.0)
-    # Without its first vertex the same indices would name others.
+    # If the mark hid the first vertex, these indices would name others.
     (tmp_path / "part.obj").write_text("\ufeff" + text.replace("f ", "v 9 9 9\nf ", 1).replace("-", ""), "utf-8")
     assert len(Mesh.load(tmp_path / "part.obj").vertices) == 9
 

@@ -19,7 +19,7 @@ VOLUME = 1 / 3
 
 
 class Glb:
-    """A file that is put together: accessors in one buffer, one mesh, one node unless others are given."""
+    """Builds a file: accessors in one buffer, one mesh, and one node unless others are given."""
 
     def __init__(self) -> None:
         self.json: dict[str, Any] = {"asset": {"version": "2.0"}, "accessors": [], "bufferViews": [], "buffers": [{}]}
@@ -66,7 +66,7 @@ def volume_of(mesh: Mesh) -> float:
 @pytest.mark.parametrize(("kind", "dtype"), [(SHORT, "<i2"), (USHORT, "<u2"), (BYTE, "i1")])
 @pytest.mark.parametrize("normalized", [True, False])
 def test_quantized_positions_are_scaled(kind: int, dtype: str, normalized: bool, tmp_path: Path) -> None:
-    # Integers that the node places are what gltfpack and glTF-Transform write.
+    # gltfpack and glTF-Transform write integers, which the node scales and places.
     file, most = Glb(), np.iinfo(dtype).max
     stored = np.rint(CORNERS / 2 * most).astype(dtype)
     positions = file.accessor(stored, kind, normalized=normalized)

@@ -36,7 +36,7 @@ DEPTHS = [0.02, 0.03, 0.09, 0.04]
 
 
 def table(turned: int | None = None) -> Mesh:
-    """The table as one mesh, one of its parts inside out."""
+    """The table as one mesh, with the part `turned` inside out."""
     parts = [shapes.moved(shapes.box(size), at) for size, at in (TOP, *LEGS)]
     if turned is not None:
         parts[turned] = shapes.turned_inside_out(parts[turned])
@@ -109,7 +109,7 @@ def test_operators_push_out_of_every_part(turned: int | None, client: Client) ->
     np.testing.assert_allclose(found.distance.detach().flatten(), -np.array(DEPTHS), atol=1e-5)
     found.distance.sum().backward()
     assert spheres.grad is not None
-    # Up, out of the leg's end, is where the depth is least: the distance grows toward the surface that was found.
+    # The closest surface is the leg's end, below the point: moving up makes the point deeper.
     np.testing.assert_allclose(spheres.grad[0, 0, 0], [0, 0, -1, 0], atol=1e-4)
     assert (found.cost > 0).all()
 
@@ -197,6 +197,6 @@ def test_the_drop_in_votes_by_rays_where_the_closest_surface_does_not_tell(
     points = np.array([[0.0, 1, 1], [1.8, 1, 1], [2.9, 1, 1], [1, 1, 1], [4.0, 1, 1]])
     costs = curobo_costs(shapes.join(big, small), points)
     np.testing.assert_allclose(costs, [0.56, 0.36, 0.16, 0.56, 0], atol=1e-5)
-    # Its rays meet no back of a face that is inside out: no inside, as in the original.
+    # Rays meet no backs of faces in a part that is inside out: as in the original, it has no inside.
     apart = shapes.join(big, shapes.turned_inside_out(shapes.moved(small, (4, 0, 0))))
     np.testing.assert_allclose(curobo_costs(apart, np.array([[5.0, 1, 1]])), [0], atol=1e-6)

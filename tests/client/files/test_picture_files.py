@@ -21,7 +21,7 @@ from lumigrad.client.fitting.shot import Shot, shots_of
 
 WIDTH, HEIGHT = 32, 48
 WHOLE = (WIDTH, HEIGHT)
-# Levels of a portrait of which no turn or flip is itself.
+# Levels of a portrait that no turn or flip leaves unchanged.
 UPRIGHT = np.random.default_rng(0).integers(30, 226, (HEIGHT, WIDTH, 3), np.uint8)
 TURNS = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270, 3: Image.Transpose.ROTATE_180}
 
@@ -31,7 +31,7 @@ def camera(width: int = WIDTH, height: int = HEIGHT) -> Camera:
 
 
 def save(path: Path, pixels: np.ndarray, orientation: int = 1, **options: object) -> Path:
-    """Stores upright pixels as a phone does that was turned: a viewer turns them back by the EXIF orientation."""
+    """Stores upright pixels as a turned phone does: viewers turn them back by the EXIF orientation."""
     picture = Image.fromarray(pixels)
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -59,7 +59,7 @@ def test_a_photograph_that_fits_its_camera_only_upright_is_turned(tmp_path: Path
     small = Shot.of(Matched.of(View("a", camera(), image)), 24, Background())
     expected = Image.fromarray(UPRIGHT).resize((16, 24), Image.Resampling.LANCZOS, reducing_gap=2.0)
     np.testing.assert_array_equal(small.read().pixels, np.asarray(expected))
-    # A camera of the stored pixels, as COLMAP calibrates them.
+    # COLMAP calibrates cameras for the stored pixels.
     with Image.open(image) as opened:
         stored = np.asarray(ImageOps.exif_transpose(opened).transpose(TURNS[orientation]))
     np.testing.assert_array_equal(read(image, taken=camera(HEIGHT, WIDTH)).pixels, stored)
@@ -161,7 +161,7 @@ def test_masks_are_turned_like_photographs_or_refused(tmp_path: Path):
     with pytest.raises(InvalidArgument, match=r"c\.png: expected a mask of 32x48 .*got 32x32; crop"):
         shot(image, save(tmp_path / "c.png", MASK[:WIDTH]))
     np.testing.assert_array_equal(read(image, save(tmp_path / "d.png", MASK, 6)).mask, MASK)
-    # A mask of the stored pixels is turned with its photograph, whether it says so or not.
+    # A mask of the stored pixels is turned with its photograph, whatever the mask's own orientation says.
     turned = save(tmp_path / "e.jpg", UPRIGHT, 6)
     stored = tmp_path / "f.png"
     Image.fromarray(MASK).transpose(TURNS[6]).save(stored)
@@ -226,7 +226,7 @@ def test_a_picture_whose_0_is_white_is_not_inverted(tmp_path: Path):
         inverse = np.iinfo(pixels.dtype).max - pixels
         Image.fromarray(inverse).save(tmp_path / name)
         content = (tmp_path / name).read_bytes()
-        # Pillow writes that 0 is black, whatever it is told.
+        # Pillow always writes that 0 is black.
         place = content.index(struct.pack("<HHIH", 262, 3, 1, 1))
         (tmp_path / name).write_bytes(content[: place + 8] + struct.pack("<H", 0) + content[place + 10 :])
         np.testing.assert_array_equal(read_picture(tmp_path / name, WHOLE)[..., 0], GREY)

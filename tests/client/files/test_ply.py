@@ -62,7 +62,7 @@ def test_integer_colors_are_scaled_and_float_colors_kept(tmp_path):
     [("int", 255), ("uint", 255), ("short", 255), ("ushort", 65535), ("int", 65535), ("float", 255), ("double", 255)],
 )
 def test_levels_in_wide_types_are_neither_black_nor_too_bright(kind: str, levels: int, tmp_path: Path) -> None:
-    # Scripts keep levels of 8 bits in their own types; each channel is scaled as the others.
+    # Scripts store 8-bit levels in wider types; all channels are scaled alike.
     properties = [*XYZ, f"{kind} red", f"{kind} green", f"{kind} blue"]
     path = write(tmp_path / "wide.ply", properties, [f"0 0 0 {levels} 0 3", f"1 0 0 {levels // 5} {levels} 0"])
     expected = [[1, 0, 3 / levels], [levels // 5 / levels, 1, 0]]

@@ -1,4 +1,4 @@
-"""What lies so far from 0 that float32 is coarse for it is not taken without a word."""
+"""Coordinates so far from 0 that float32 is too coarse for them cause a warning."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_a_worker_sends_back_is_not_warned_of_again(client: Client) -> None
 
 
 def write_doubles(path: Path, places: np.ndarray, *, is_splat: bool = True) -> None:
-    """A PLY file of doubles as text, as tools of surveyors write it."""
+    """Writes a PLY file of doubles as text, like surveying tools."""
     names = [*"xyz", *(SPLAT if is_splat else [])]
     head = ["ply", "format ascii 1.0", f"element vertex {len(places)}", *(f"property double {name}" for name in names)]
     rest = "2 0 0 0 -4 -4 -4 1 0 0 0" if is_splat else ""
@@ -153,7 +153,7 @@ def test_files_of_doubles_say_what_is_lost(tmp_path: Path) -> None:
         with pytest.warns(PrecisionWarning, match=r"steps of 0\.5") as told:
             Gaussians.load(path) if is_splat else Spheres.load(path)
         assert len(told) == 1 and str(told[0].message).startswith(f"{path}: ")
-        # Points of captures keep them.
+        # Points of captures keep their precision.
         np.testing.assert_allclose(Points.load(path).positions, PLACES + UTM, atol=1e-8)
     with pytest.warns(PrecisionWarning):
         read_scene(tmp_path / "scene.ply")

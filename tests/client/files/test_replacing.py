@@ -1,4 +1,4 @@
-"""What is saved replaces a file only when it is whole, whatever writes it."""
+"""Every writer replaces a file only once the new one is complete."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mesh(path: Path, seed: int) -> None:
     Mesh(np.random.default_rng(seed).normal(size=(3 * COUNT, 3)), faces).save(path)
 
 
-# By the name of the file: how it is written, from a seed.
+# Functions that write a file of this name, from a path and a seed.
 WRITERS: dict[str, Callable[[Path, int], Any]] = {
     **dict.fromkeys((f"scene{suffix}" for suffix in WRITABLE), lambda path, seed: gaussians(seed).save(path)),
     "points.ply": spheres,
@@ -141,7 +141,7 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
 
 def test_a_video_names_what_keeps_its_file_from_being_made() -> None:
     pytest.importorskip("imageio_ffmpeg")
-    # A folder that takes no file, whoever asks.
+    # No user can make a file in this folder.
     with pytest.raises(OSError) as refused:
         video(Path("/proc/turn.mp4"), 1)
     assert refused.value.errno and refused.value.filename == "/proc/turn.mp4"

@@ -44,7 +44,7 @@ def test_the_sample_is_small_and_complete():
 
 @pytest.mark.parametrize(("azimuth", "elevation"), [(20.0, 12.0), (200.0, 40.0)])
 def test_the_sample_looks_like_its_subject(client: Client, azimuth: float, elevation: float):
-    """From views that were not fitted, on black and on white."""
+    """The views are not those that were fitted, and the backgrounds are black and white."""
     size = {"fov_degrees": 38.0, "width": 320, "height": 240}
     camera = Camera.orbit(still_life.FOCUS, 4.9, azimuth, elevation, still_life.UP, **size)
     scene, pixels = Gaussians.load("sample:vase"), photograph(camera).pixels
@@ -59,7 +59,7 @@ def test_the_sample_needs_no_other_file(worker_process: WorkerProcess, tmp_path:
     assert done.returncode == 0, done.stderr
     picture = np.asarray(Image.open(tmp_path / "vase.png")).astype(float)
     rows, columns = np.nonzero(picture.max(axis=2) > 40)
-    # All of it is shown, in the middle.
+    # The whole vase is shown, in the middle.
     assert rows.min() > 3 and rows.max() < 236 and rows.max() - rows.min() > 170
     assert columns.mean() == pytest.approx(160, abs=16)
     told = lumigrad("info", "sample:vase")
@@ -94,7 +94,7 @@ def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
         np.testing.assert_allclose(view.camera.model.rotation, planned.camera.model.rotation, atol=1e-12)
         np.testing.assert_allclose(view.camera.model.translation, planned.camera.model.translation, atol=1e-12)
         assert view.camera.model.fx == planned.camera.model.fx
-    # The points lie on the surfaces, but for their noise.
+    # Apart from their noise, the points lie on the surfaces.
     free, _ = still_life.distances(capture.points.positions.astype(np.float64))
     assert np.abs(free).max() < 0.04
     assert np.square(capture.focus - still_life.FOCUS).sum() < 1e-6

@@ -59,7 +59,7 @@ def test_all_kinds_of_obstacles_are_where_the_file_says(path: Path, client: Clie
     np.testing.assert_allclose(found[:, 1], np.linalg.norm(points - [0.5, 0.1, 0.4], axis=1) - 0.1, atol=3e-4)
     rod = to_segment(points, np.array([0, 2, 0.2]), np.array([0.3, 2, 0.6])) - 0.1
     np.testing.assert_allclose(found[:, 2], rod, atol=3e-4)
-    # Its axis lies along y, after the quarter turn about x.
+    # The can's axis lies along y, after a quarter turn about x.
     beside = np.linalg.norm(points[:, [0, 2]] - [3, 0], axis=1) - 0.2
     along = np.abs(points[:, 1]) - 0.25
     can = np.hypot(np.maximum(beside, 0), np.maximum(along, 0)) + np.minimum(np.maximum(beside, along), 0)

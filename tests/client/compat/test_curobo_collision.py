@@ -145,7 +145,7 @@ def test_gradients_and_buffers():
     np.testing.assert_allclose(spheres.grad[0, 0], [[-2, 0, 0, 0], [0, 0, 0, 0]], atol=1e-5)
     np.testing.assert_allclose(buffer.get_gradient_buffer()[0, 0, 0], [-4, 0, 0, 0], atol=1e-5)
     assert cost.data_ptr() == buffer.mesh_collision_buffer.distance_buffer.data_ptr()
-    # Other shapes get other buffers, the same ones are kept.
+    # Spheres of another shape get a new buffer; the same shape keeps its own.
     kept = buffer.mesh_collision_buffer
     world.get_sphere_collision(spheres[:, :, :1], buffer, 1.0, 0.0)
     assert buffer.mesh_collision_buffer is not kept
@@ -185,7 +185,7 @@ def test_fields_of_a_box():
     out = centres.abs() - 0.5
     outside, inside = out.clamp_min(0).norm(dim=1), out.max(dim=1).values.clamp_max(0)
     expected = -(outside + inside)
-    # What is farther from the surface than the search radius reads as free, inside too: as in the original.
+    # As in the original, points farther from the surface than the search radius read as free, even inside.
     expected[expected.abs() >= 0.3] = -0.3
     np.testing.assert_allclose(grid.feature_tensor, expected, atol=1e-6)
     half = world.get_esdf_in_bounding_box(box, voxel_size=0.1, dtype=torch.float16)
@@ -217,7 +217,7 @@ def test_a_field_is_an_obstacle(client):
     found = costs(world, (1.75, 0, 0, 0.1), (2.4, 0, 0, 0.05), (9.0, 0, 0, 0.1))
     np.testing.assert_allclose(found, [0.05 + 0.1, 0.0, 0.0], atol=0.06)
     assert found[0] > 0.05 and found[1:] == [0.0, 0.0]
-    # It is stored, since it is long; what it was before it moved is not kept.
+    # A long field is stored on the worker; the field before the move is not kept there.
     stored = {handle.scene_id for handle in client.list()}
     world.update_obstacle_pose("grid", [9.0, *AT[1:]])
     assert costs(world, (1.75, 0, 0, 0.1), (9.0, 0, 0, 0.1))[0] == 0
@@ -226,7 +226,7 @@ def test_a_field_is_an_obstacle(client):
 
 
 def ball(radius: float, *, inward: bool = True) -> torch.Tensor:
-    """Distances on a grid of 1.6 m with voxels of 0.1 m."""
+    """A ball's distances on a grid of 1.6 m with voxels of 0.1 m."""
     axis = 0.1 * (torch.arange(16) - 7.5)
     distances = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij")).norm(dim=0) - radius
     return -distances if inward else distances
@@ -255,7 +255,7 @@ def test_changes_of_a_grid_are_noticed(client):
 
 
 class NewerGrid:
-    """As cuRobo 0.8 has them."""
+    """A voxel grid like cuRobo 0.8's."""
 
     __module__ = "curobo._src.geom.types"
 

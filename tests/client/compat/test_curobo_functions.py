@@ -115,7 +115,7 @@ def test_gradients_are_written_only_if_the_spheres_require_them():
 
 
 def test_buffers_hold_nothing_of_earlier_calls():
-    """The original keeps an old gradient where a call without gradient ended at 0 in between."""
+    """The original keeps an old gradient if a call without gradients found no cost in between."""
     term = Term(Slots.of(BOX))
     inside, outside = at((0.4, 0.0, 0.0, 0.0)), at((2.0, 0.0, 0.0, 0.0))
     term(inside.clone().requires_grad_())
@@ -131,7 +131,7 @@ def test_buffers_hold_nothing_of_earlier_calls():
     assert not cost.any() and not spheres.grad.any()
     _, gradient, sparsity = term.buffers_for(spheres)
     assert not gradient[..., :3].any() and not sparsity.any()
-    # The radius has no gradient, and its place in the buffer is not ours.
+    # The radius has no gradient: its place in the buffer is left alone.
     assert (gradient[..., 3] == 7).all()
 
 
@@ -142,7 +142,7 @@ def test_a_second_call_does_not_change_the_gradient_of_the_first():
     term(second)
     total.backward()
     assert first.grad[0, 0, 0, 0] == -1
-    # Nor does it take over what the first one returned, though both are in one buffer.
+    # The second call leaves the first one's graph alone, although both results are in one buffer.
     ways = term(first), term(second)
     assert ways[0].data_ptr() == ways[1].data_ptr()
     first.grad = None
@@ -171,10 +171,10 @@ def test_the_speed_metric_scales_all_but_the_first_and_the_last():
 
 def test_rays_tell_inside_from_outside_where_a_mesh_is_not_a_solid():
     spheres = at((0.4, 0.0, 0.0, 0.0), (0.6, 0.0, 0.0, 0.0))
-    # Turned inside out: they meet the fronts of faces.
+    # Inside out: the rays meet the fronts of faces.
     turned = mesh_shapes.turned_inside_out(BOX)
     np.testing.assert_allclose(Term(Slots.of(turned), esdf=True)(spheres)[0, 0], [-0.1, -0.1], atol=1e-6)
-    # Without its top: the ray upward misses, the two others meet backs.
+    # A box without its top: the ray upward misses, the two others meet backs.
     lid = mesh_shapes.open_box((1.0, 1.0, 1.0))
     np.testing.assert_allclose(Term(Slots.of(lid), esdf=True)(spheres)[0, 0], [0.1, -0.1], atol=1e-6)
     np.testing.assert_allclose(Term(Slots.of(BOX), esdf=True)(spheres)[0, 0], [0.1, -0.1], atol=1e-6)

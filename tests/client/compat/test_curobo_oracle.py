@@ -27,7 +27,7 @@ def test_costs_and_gradients(path: Path, calls: int):
     wrong = arrays["ref_ok_cost"] & ~(np.abs(cost.detach().numpy() - expected) <= tolerance)
     assert not wrong.any(), np.argwhere(wrong)
     difference = np.abs(spheres.grad.numpy() - arrays["ref_grad"]).max(axis=-1)
-    # Rounding is not small beside the gradient of a case that hardly touches, but beside a slope of 1.
+    # Rounding may exceed the tiny gradient of a case that hardly touches, so the tolerance has a floor.
     scale = max(np.abs(arrays["ref_grad"]).max(), 1e-2 * weight)
     wrong = arrays["ref_ok_grad"] & ~(difference <= 2e-3 * scale)
     assert not wrong.any(), np.argwhere(wrong)

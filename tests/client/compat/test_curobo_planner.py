@@ -1,4 +1,4 @@
-"""A planner as people write it for cuRobo: the only thing that was changed in it is its imports."""
+"""A planner written for cuRobo, in which only the imports were changed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def world_of(tensor_args: TensorDeviceType) -> WorldMeshCollision:
 
 
 def trajectories(tensor_args: TensorDeviceType) -> torch.Tensor:
-    """(2, 12, 3): two ways past the torus, the straight line of both runs into it."""
+    """(2, 12, 3): two paths whose straight lines run into the torus."""
     share = torch.linspace(0, 1, 12)[:, None]
     ends = torch.tensor([[[-0.9, 0.05, 0.15], [0.9, -0.05, 0.1]], [[-0.05, -0.9, 0.1], [0.05, 0.9, 0.15]]])
     return tensor_args.to_device(ends[:, :1] * (1 - share) + ends[:, 1:] * share)
@@ -99,7 +99,7 @@ def test_a_trajectory_is_pushed_out_of_collision():
         optimizer.step()
     assert before > 0.03
     assert penetration() < 1e-3
-    # The obstacle goes away, and the same buffers say so.
+    # Once the obstacle is away, the same buffers have no cost.
     world.update_obstacle_pose("torus", Pose(position=[[0.0, 0.0, 9.0]], quaternion=[[1.0, 0.0, 0.0, 0.0]]))
     inner.data.copy_(start[:, 1:-1])
     inner.grad = None

@@ -88,7 +88,7 @@ def test_meshes_of_shapes_have_their_distances(kind: str) -> None:
     shape, reference = SHAPES[kind]
     points = np.random.default_rng(2).uniform(-0.7, 0.7, (400, 3))
     world = checker(WorldConfig(**{kind: [shape]}).get_mesh_world())
-    # Facets are inside of round surfaces, by at most 0.3 % of a radius.
+    # Facets lie inside the round surfaces, by at most 0.3 % of a radius.
     np.testing.assert_allclose(signed(world, to_world(points)), -reference(points), atol=2e-3)
     support = WorldConfig.create_collision_support_world(WorldConfig(**{kind: [shape]}))
     assert (len(support.cuboid), len(support.mesh)) == ((1, 0) if kind == "cuboid" else (0, 1))

@@ -94,7 +94,7 @@ def test_pictures_of_surfels_too(options: dict[str, Any], batch: tuple[int, ...]
     assert found["gradient_2dgs"].grad.shape == (*rows, 2)
 
 
-# One scene at a time can have sparse gradients.
+# Sparse gradients need a single scene.
 PROJECTED: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     *(({}, batch) for batch in ((), (3,), (2, 3))),
     *(({"packed": True}, batch) for batch in ((), (3,), (2, 3))),

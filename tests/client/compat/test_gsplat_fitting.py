@@ -1,4 +1,4 @@
-"""Programs for gsplat: they step scales through 0, and pass its defaults by name."""
+"""Programs for gsplat that step scales through 0 or pass defaults by name."""
 
 from __future__ import annotations
 

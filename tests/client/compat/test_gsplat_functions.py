@@ -1,4 +1,4 @@
-"""What programs import from gsplat beside its rasterizer, against references in double precision."""
+"""gsplat's functions other than its rasterizer, against references in double precision."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_colours_are_corrected_by_the_maps_that_fit_best():
     reference = 0.2 + 0.6 * uniform(6, 7, 3)
     bent = reference**0.8
     found = color_correct.color_correct_quadratic(bent, reference)
-    # The fit repeated in NumPy; nothing is clipped here, so that the first fit is exact and others change little.
+    # The fit repeated in NumPy; nothing is clipped here, so the first fit is exact and later ones change little.
     x, wanted = bent.numpy().reshape(-1, 3), reference.numpy().reshape(-1, 3)
     for _ in range(5):
         terms = [x[:, i] * x[:, j] for i in range(3) for j in range(i, 3)] + [*x.T, np.ones(len(x))]
@@ -242,7 +242,7 @@ def test_projections_by_sigma_points():
     cameras = (given["viewmats"], given["Ks"], WIDTH, HEIGHT)
     radii, centres, depths, conics, nothing = gsplat.fully_fused_projection_with_ut(*body, opacities, *cameras)
     assert nothing is None and radii.dtype == torch.int32
-    # Small Gaussians are the same by the derivative of the camera.
+    # For small Gaussians, the camera's derivative gives the same projection.
     flat = gsplat.fully_fused_projection(body[0], None, *body[1:], *cameras, opacities=opacities)
     seen = (radii > 0).all(-1) & (flat[0] > 0).all(-1)
     assert seen.sum() > COUNT
@@ -273,7 +273,7 @@ def test_projections_of_surfels():
     for view in range(2):
         places = double["means"] + double["viewmats"][view, :3, 3]
         close(depths[view][seen[view]], places[seen[view], 2], 1e-5)
-        # Columns are the axes, times the scales, and the centre; an axis is known up to its sign.
+        # Columns are the scaled axes and the centre; an axis is known up to its sign.
         inverse = torch.linalg.inv(double["Ks"][view]) @ transforms[view].detach().double()
         for index in seen[view].nonzero().flatten():
             close(inverse[index, :, 2], places[index], 1e-5)

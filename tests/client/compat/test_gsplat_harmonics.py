@@ -1,4 +1,4 @@
-"""Harmonics of which each camera has a set of its own, in gsplat's functions: those of a call for each camera."""
+"""gsplat's functions with harmonics for each camera equal a call for each camera."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_harmonics_of_each_camera_are_those_of_calls_of_its_own(
         for leaf in leaves.values():
             leaf.grad = None
         for name in {"viewmats", "viewmats_rs"} & set(found):
-            # The worker's are tangent to the rotations of sensors; those of the matrices are not.
+            # A worker's gradients are tangent to a sensor's rotation, those through the matrix are not: compare poses.
             matrices = (values.detach().reshape(-1, 4, 4).numpy() for values in (leaves[name], found[name]))
             found[name] = torch.from_numpy(pose6(*matrices))
         return found

@@ -23,7 +23,7 @@ from support.files.documents import ROOT
 
 GUIDE = ROOT / "docs" / "porting_gsplat.md"
 
-# gsplat 1.6's, in order.
+# The parameters of gsplat 1.6, in order.
 PARAMETERS = (
     "means quats scales opacities colors viewmats Ks width height near_plane far_plane radius_clip eps2d sh_degree "
     "packed tile_size backgrounds render_mode sparse_grad absgrad rasterize_mode channel_chunk distributed "
@@ -155,7 +155,7 @@ def test_wrong_arguments_are_explained(options, error, text):
 def test_wrong_tensors_are_explained(position, value, text):
     with pytest.raises(GsplatArgumentError, match=f"^{text}") as error:
         rasterization(*TENSORS[:position], value, *TENSORS[position + 1 :], target="localhost:1")
-    # What programs for one or the other version of gsplat catch.
+    # Programs catch one of these types, depending on the version of gsplat they were written for.
     assert all(isinstance(error.value, kind) for kind in (AssertionError, ValueError, RuntimeError))
 
 

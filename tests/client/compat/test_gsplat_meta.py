@@ -196,7 +196,7 @@ def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
 
 
 def test_meta_is_a_dictionary_of_values_however_it_is_read(rasterize: Rasterize) -> None:
-    """No method shows what stands in for values that are computed later."""
+    """No method shows the placeholders of values that are computed later."""
     fresh = lambda: rasterize(splats(), packed=True)[2]  # noqa: E731
     expected = dict(fresh().items())
     meta = fresh()
@@ -229,7 +229,7 @@ def test_the_upper_triangles_of_covariances_are_read_and_get_the_gradient(
     given = {**tensors, "quats": None, "scales": None}
     rasterize({**given, "covars": whole}, packed=packed)[0].square().sum().backward()
     assert whole.grad.triu().any() and not whole.grad.tril(-1).any()
-    # Both entries of a pair of a symmetric gradient are together the gradient of the one number that is read.
+    # The two entries of a pair in a symmetric gradient add up to the gradient of the one number that is read.
     both = whole.detach().clone().requires_grad_()
     size = {"width": WIDTH, "height": HEIGHT}
     render_gaussians(

@@ -1,4 +1,4 @@
-"""gsplat's projection and harmonics in plain torch: against a worker's results, and finite differences in float64."""
+"""gsplat's projection and harmonics in plain torch, against a worker's results and finite differences in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("means", "quats", "scales", "viewmats", "Ks", "opacities")
 def scene(
     *batch: int, count: int = 60, cameras: int = 2, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """Gaussians before and behind turned cameras, also far beside the picture."""
+    """Gaussians in front of and behind turned cameras, some far outside the picture."""
     generator = torch.Generator().manual_seed(5)
     uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator, dtype=dtype)  # noqa: E731
     turns = torch.linalg.qr(uniform(cameras, 3, 3) - 0.5 + 3 * torch.eye(3, dtype=dtype)).Q
@@ -93,10 +93,10 @@ def test_ellipses_are_those_of_a_worker(
 @pytest.mark.parametrize("given", ["quats", "covars"])
 def test_gradients_are_those_of_finite_differences(given: str, model: str) -> None:
     tensors = scene(count=7, dtype=torch.float64)
-    # One on a fisheye's axis, where its formulas have a limit, and one close to it.
+    # A Gaussian on a fisheye's axis, where its formulas have a limit, and another close to it.
     tensors["viewmats"][0] = torch.eye(4)
     tensors["means"][:2] = torch.tensor([[0.0, 0.0, 3.0], [0.02, -0.01, 2.0]])
-    # And one so far beside the picture that the Jacobian of a pinhole is that of its limit.
+    # A Gaussian so far outside the picture that a pinhole's Jacobian is clamped.
     tensors["means"][2], tensors["scales"][2] = torch.tensor([3.2, 0.0, 2.0]), torch.tensor([0.9, 1.0, 1.1])
     tensors["opacities"][:3] = 0.9
     if model == "ortho":
@@ -189,7 +189,7 @@ def test_harmonics_have_gradients_to_coefficients_means_and_both_poses() -> None
         return spherical_harmonics(3, means, views, coeffs, viewmats_rs=ends)
 
     assert gradcheck(values, given)
-    # Where the camera stands does not depend on where it looks; without an end it is that of the start.
+    # Colours depend on the camera's position alone; without an end pose, on that of the start.
     centre = -(tensors["viewmats"][..., :3, :3].mT @ tensors["viewmats"][..., :3, 3:])[..., 0]
     views = torch.eye(4, dtype=torch.float64).repeat(2, 2, 1, 1)
     views[..., :3, 3] = -centre

@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed that hold some of the Gaussians each, as with gsplat's `distributed`, and gather them."""
+"""Ranks of torch.distributed that each hold some of the Gaussians and gather them, as with gsplat's `distributed`."""
 
 from __future__ import annotations
 

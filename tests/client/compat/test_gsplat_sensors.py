@@ -24,7 +24,7 @@ ALONG = {"with_ut": True, "with_eval3d": True, "packed": False}
 
 
 class Polynomial(IntEnum):
-    """As gsplat's own."""
+    """A copy of gsplat's enumeration."""
 
     PIXELDIST_TO_ANGLE = 0
     ANGLE_TO_PIXELDIST = 1

@@ -36,7 +36,7 @@ def rasterize(worker_process: WorkerProcess) -> Callable[..., Results]:
 
 
 def signal_of(coefficients: torch.Tensor, tensors: dict[str, torch.Tensor], degree: int) -> torch.Tensor:
-    """[C, N, E], by other formulas than those of the client."""
+    """Signals [C, N, E] by formulas other than the client's."""
     values = []
     for view in tensors["viewmats"]:
         eye = -view[:3, :3].T @ view[:3, 3]
@@ -93,7 +93,7 @@ def test_harmonics_of_signals_may_be_negative_and_have_gradients(
     for tensor in (*tensors.values(), colors, signals):
         tensor.grad = None
 
-    # The colours as the worker makes them, the signals by a call of their own.
+    # Colours as the worker computes them, and signals by a call of their own.
     plain, _, _ = rasterize(tensors, colors, sh_degree=of_colors)
     alone, _, _ = rasterize(tensors, signals if of_signals is None else signal_of(signals, tensors, of_signals))
     assert alone.min() < -0.1

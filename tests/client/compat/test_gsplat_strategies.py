@@ -1,4 +1,4 @@
-"""gsplat's strategies in plain torch: what they change of parameters, optimizers and statistics, and a training."""
+"""gsplat's strategies in plain torch: their changes to parameters, optimizers and statistics, and a training."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_split_gaussians_are_sampled_from_their_parents() -> None:
     torch.manual_seed(1)
     params = parameters(4000)
     with torch.no_grad():
-        # All alike: long in the direction of one diagonal.
+        # All Gaussians are alike: long in the direction of one diagonal.
         params["means"][:] = torch.tensor([1.0, 2.0, 3.0])
         params["scales"][:] = torch.tensor([0.5, 0.1, 0.01]).log()
         params["quats"][:] = torch.tensor([math.cos(math.pi / 8), 0.0, 0.0, math.sin(math.pi / 8)]) * 2
@@ -103,7 +103,7 @@ def test_relocated_gaussians_look_like_the_one_before(copies: int) -> None:
     opacities = torch.tensor([0.05, 0.4, 0.9], dtype=torch.float64)
     after, factors = relocated(opacities, torch.full((3,), copies), min_opacity=0.0)
     torch.testing.assert_close(1 - (1 - after) ** copies, opacities)
-    # What n coinciding Gaussians of the new scales absorb along a line through them, against the one before.
+    # Along a line through them, the coinciding copies absorb as much as the one Gaussian before.
     x = torch.linspace(-40, 40, 200_001, dtype=torch.float64)
     step = float(x[1] - x[0])
     for old, new, factor in zip(opacities, after, factors, strict=True):
@@ -137,7 +137,7 @@ def test_dead_gaussians_move_onto_living_ones() -> None:
     assert torch.equal(params["opacities"][:10], params["opacities"][sources])
     assert (params["scales"][sources] <= scales[sources] + 1e-6).all()
     assert not moments(params, optimizers, "means")[sources].any() and moments(params, optimizers, "means").any()
-    # In a step that is due 5 % are added.
+    # A step that is due adds 5 %.
     growing = MCMCStrategy(cap_max=50, noise_lr=0.0)
     for step, count in ((601, 40), (700, 42)):
         growing.step_post_backward(params, optimizers, state, step, {}, lr=1e-3)
@@ -191,7 +191,7 @@ def test_the_default_strategy_grows_where_gradients_are_steep_and_prunes_what_is
     rest = [row for row in range(40) if row not in (2, 3, 9)]
     assert torch.equal(params["means"][: len(rest)], means[rest])
     assert torch.equal(params["means"][len(rest) : len(rest) + 2], means[:2])
-    # Not due yet: statistics add up.
+    # Refinement is not due yet: statistics add up.
     params = parameters()
     _, state = grown(params, trained(params), 601)
     assert len(params["means"]) == 40 and state["count"].sum() == 39
@@ -211,7 +211,7 @@ def test_the_default_strategy_resets_opacities_and_minds_sizes_in_pictures() -> 
         params["scales"][:] = math.log(0.05)
     options = {"refine_scale2d_stop_iter": 5000, "grow_grad2d": 1.0, "reset_every": 500}
     _, state = grown(params, trained(params), 600, **options)
-    # The one of 60 of 100 pixels was split, and then its parts were too large.
+    # The Gaussian of 60 of 100 pixels was split, and its parts were removed as too large.
     assert len(params["means"]) == 39 == len(state["radii"])
 
 
@@ -232,7 +232,7 @@ def test_wrong_parameters_and_optimizers_are_named() -> None:
 
 
 class Followed:
-    """A scene as gsplat's, which follows the changes of rows."""
+    """A scene like gsplat's that follows the changes of rows."""
 
     def __init__(self, count: int) -> None:
         self.rows = torch.arange(count)

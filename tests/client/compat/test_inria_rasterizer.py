@@ -149,7 +149,7 @@ def test_four_results_have_depth_and_alpha(rasterizer, antialiasing):
 
 
 def test_cameras_may_have_axes_of_one(rasterizer):
-    """As the setup_camera of trackers and mappers makes them."""
+    """The `setup_camera` of trackers and mappers adds these axes."""
     raster = settings()
     leading = settings(
         viewmatrix=raster.viewmatrix[None], projmatrix=raster.projmatrix[None], campos=raster.campos[None]

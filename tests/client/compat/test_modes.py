@@ -89,7 +89,7 @@ def spheres(count: int, lead: tuple[int, ...]) -> Results:
         given["means"], given["colors"], given["scales"][..., 0].contiguous(), camera,
         gamma=0.1, max_depth=12.0, return_forward_info=True,
     )  # fmt: skip
-    # Bit patterns of ids are no numbers.
+    # Ids are bit patterns, not numbers.
     return {"image": image, "info": info.view(torch.int32)}
 
 
@@ -115,7 +115,7 @@ DROP_INS: dict[str, Callable[[int, tuple[int, ...]], Results]] = {
 def equal(found: Results, expected: Results) -> None:
     assert found.keys() == expected.keys()
     for name, value in found.items():
-        # Axes of 1 apart: surface normals of gsplat lose theirs.
+        # Ignores axes of 1, which gsplat's surface normals lose.
         torch.testing.assert_close(value.squeeze(), expected[name].squeeze(), rtol=0, atol=0, msg=name, equal_nan=True)
 
 
@@ -133,7 +133,7 @@ def test_results_without_gradients_are_those_with_them(name: str, mode: Callable
 @pytest.mark.parametrize("name", DROP_INS)
 def test_nothing_to_draw_is_no_error(name: str):
     if name == "spheres":
-        # An error of the original, too.
+        # The original raises this error as well.
         with pytest.raises(pulsar.PulsarArgumentError, match=r"^vert_pos: .*, got 0"):
             spheres(0, ())
         return

@@ -9,7 +9,7 @@ from lumigrad.client import InvalidArgument
 from lumigrad.client.compat import pulsar
 from lumigrad.client.compat.pulsar import PulsarArgumentError, Renderer
 
-# Where nothing listens: every check must fail before the worker is asked.
+# Nothing listens here: every check must fail before the worker is asked.
 NOWHERE = "localhost:1"
 
 
@@ -49,7 +49,7 @@ def test_constants():
         ({"n_track": 129}, "n_track", 7),
         ({"max_num_balls": 2147483647}, "max_num_balls", 2),
         ({"width": 1}, "width", 3),
-        # Several at once: the first in the order of the original.
+        # Of several mistakes, the first in the order of the original is named.
         ({"width": 1, "height": 0}, "height", 2),
         ({"n_channels": 0, "max_num_balls": 0}, "max_num_balls", 3),
     ],
@@ -146,7 +146,7 @@ def test_another_layout_of_cam_params_is_an_assertion(shape):
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        # Shapes before devices, devices before types, types before values, and those by what they are about.
+        # Shapes are checked before devices, devices before types, types before values, and values by subject.
         ({"vert_rad": torch.ones(5), "vert_pos": torch.zeros(4, 3, dtype=torch.float64)}, "vert_rad"),
         ({"vert_pos": torch.zeros(4, 3, dtype=torch.float64), "vert_rad": torch.ones(4, device="meta")}, "vert_rad"),
         ({"vert_rad": torch.zeros(4), "opacity": torch.ones(4, dtype=torch.float64)}, "opacity"),

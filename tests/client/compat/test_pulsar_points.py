@@ -1,4 +1,4 @@
-"""What callers of Pulsar's Renderer read beside its results: PyTorch3D's PulsarPointsRenderer, and conversions."""
+"""Attributes of Pulsar's Renderer that its callers read, as PyTorch3D's PulsarPointsRenderer does, and conversions."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ class PointsRenderer(torch.nn.Module):
     """Renders points of one radius with a camera that may move, but not change its type or size."""
 
     def __init__(self, renderer: torch.nn.Module, camera: PointsCamera, size: int) -> None:
-        """`renderer` renders the pictures."""
         super().__init__()
         self.renderer, self.camera, self.size = renderer, camera, size
 
     def forward(
         self, positions: torch.Tensor, colors: torch.Tensor, radius: float, znear: float, zfar: float, **options: Any
     ) -> torch.Tensor:
-        """One picture."""
+        """Renders one picture."""
         native: Any = self.renderer._renderer
         if native.orthogonal != self.camera.orthographic:
             raise ValueError(f"the kind of camera has changed since the renderer was made: {native.orthogonal}")
@@ -77,7 +76,7 @@ SIZE = 48
 
 
 def camera(azimuth: float, *, orthographic: bool) -> PointsCamera:
-    """Looks at the origin from a distance of 4, turned about the y axis."""
+    """A camera that looks at the origin from a distance of 4, turned about the y axis."""
     cos, sin = math.cos(azimuth), math.sin(azimuth)
     turned = torch.tensor([[cos, 0.0, sin], [0.0, 1.0, 0.0], [-sin, 0.0, cos]])
     return PointsCamera(turned, torch.tensor([0.0, 0.0, 4.0]), 0.5 if orthographic else 2.0, orthographic)

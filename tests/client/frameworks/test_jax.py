@@ -1,4 +1,4 @@
-"""The JAX functions beside the PyTorch operators and finite differences, compiled, mapped and repeated."""
+"""The JAX functions, compiled, mapped and repeated, against the PyTorch operators and finite differences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOOP = ROOT / "tests" / "support" / "calls" / "jax_loop.py"
 
 
 def weighted(result: Any, sum_of: Callable[[Any], Any], convert: Callable[[np.ndarray], Any]) -> Any:
-    """A loss that every output enters with other weights."""
+    """A loss in which every output has other weights."""
     total = 0.0
     for index, (name, value) in enumerate(result._asdict().items()):
         if value is not None and name != "info":
@@ -53,7 +53,7 @@ def weighted(result: Any, sum_of: Callable[[Any], Any], convert: Callable[[np.nd
 
 
 def assert_same(name: str, arrays: Arrays, options: dict[str, Any]) -> None:
-    """Results and gradients to all arrays are those of the PyTorch operator."""
+    """Fails unless results and the gradients of all arrays are those of the PyTorch operator."""
     given = {key: torch.from_numpy(array.copy()).requires_grad_() for key, array in arrays.items()}
     expected = getattr(operators, name)(**given, **options)
     weighted(expected, torch.sum, torch.from_numpy).backward()
@@ -74,7 +74,7 @@ def assert_same(name: str, arrays: Arrays, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("degree", [None, 1])
 def test_gaussians_are_those_of_torch(client: Client, degree: int | None):
-    # Outputs that are derived differ in rounding.
+    # Derived outputs differ in rounding.
     outputs = ("color", "depth", "transmittance", "inverse_depth")
     assert_same(
         "render_gaussians", gaussians(degree), {**GAUSSIANS, "sh_degree": degree, "client": client, "outputs": outputs}
@@ -283,7 +283,7 @@ def test_other_kinds_of_numbers_are_converted(client: Client, cast: Any):
 
 @pytest.mark.parametrize("cores", [2, 1])
 def test_hundreds_of_calls_in_compiled_loops_pass(worker_process: WorkerProcess, cores: int):
-    """In a process of its own, since a callback that waits for what waits for it would never end."""
+    """The loops run in their own process, since a deadlock of callbacks would never end."""
     environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
     done = subprocess.run(
         [sys.executable, LOOP, str(cores)], capture_output=True, text=True, timeout=240, env=environment

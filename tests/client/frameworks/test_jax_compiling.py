@@ -1,4 +1,4 @@
-"""What JAX compiles and keeps for calls to a worker, and how often the worker computes."""
+"""Calls to a worker from JAX: what is compiled and kept, and how often the worker computes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rendered(client: Client, scene: Any) -> Any:
 
 
 def another(client: Client, k: int) -> Any:
-    """Another handle each time, and another version."""
+    """The handle of another scene for each `k`."""
     values = gaussians()
     scene = Gaussians(
         values["means"] + 0.01 * k, values["quats"], values["scales"], values["opacities"], sh=values["colors"]
@@ -115,7 +115,7 @@ def test_versions_of_a_stored_scene_are_compiled_once(client: Client, compiled: 
 
 @pytest.mark.parametrize("has_list", [False, True])
 def test_a_world_is_compiled_once_however_it_is_given(client: Client, compiled: list[str], has_list: bool) -> None:
-    """A list is another world each time, though of the same shapes in the same places."""
+    """A list makes a new world each time, though with the same shapes in the same places."""
     spheres, fixed = jnp.asarray(rows(2, 5)), world()
     size, place = np.ones(3), np.full(3, 0.2)
 
@@ -128,7 +128,7 @@ def test_a_world_is_compiled_once_however_it_is_given(client: Client, compiled: 
     for _ in range(3):
         np.testing.assert_array_equal(asked(), first)
     assert not compiled
-    # Values share memory with what they were made of.
+    # Values share memory with the arrays they were made from.
     for array in (size, place) if has_list else ():
         array += 5.0
         moved = World([*fixed.obstacles, Obstacle(Cuboid(size), place)])
@@ -146,7 +146,7 @@ def test_outside_of_compiled_functions_nothing_is_compiled_twice(client: Client,
         for _ in range(20):
             jax.block_until_ready(call(first, second))
         assert not compiled
-        # What was compiled anew took 1.5 MB each time.
+        # Each compilation would take 1.5 MB.
         assert resident_bytes() - before < 20e6
 
 
@@ -190,7 +190,7 @@ def test_nothing_outlives_its_use(worker_process: WorkerProcess, way: str):
 
 
 class Counts:
-    """What a worker has done since this was made."""
+    """Counts a worker's calls since the object was made."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self._process = process
@@ -251,7 +251,7 @@ PASSES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", PASSES)
 def test_no_forward_state_stays_on_the_worker(client: Client, worker_process: WorkerProcess, way: str):
-    """Not those of passes that are computed again either, nor of those that never go backward."""
+    """This includes the states of passes that are computed again and of those that never go backward."""
     loss, (first, second) = loss_of("render_spheres", client), inputs("render_spheres")
     run = PASSES[way](lambda given: loss(first, given))
     for _ in range(5):

@@ -102,7 +102,7 @@ WAYS = [
 
 @pytest.fixture(scope="module")
 def expected(worker_process: WorkerProcess) -> Iterator[Callable[[str], tuple[Arrays, Arrays]]]:
-    """The gradients of a function's loss to both groups of inputs."""
+    """The gradients of a function's loss with respect to both groups of inputs."""
     with Client(worker_process.target) as client:
         yield cache(lambda name: both(loss_of(name, client), *inputs(name)))
 

@@ -1,4 +1,4 @@
-"""Sensors through JAX's `render_gaussians`: pictures and gradients are PyTorch's, also when compiled."""
+"""Sensors through JAX's `render_gaussians`: pictures and gradients are PyTorch's, compiled or not."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_pictures_and_gradients_are_those_of_torch(case: str, client: Client) ->
         found = np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy()
         scale = max(float(np.abs(found).max()), 1e-6)
         np.testing.assert_allclose(gradients[name], found, atol=2e-4 * scale, rtol=1e-3, err_msg=name)
-    # A polynomial that is a first guess has no gradient, nor have poses in place of which rays were given.
+    # A polynomial that serves as a first guess has no gradient, nor have poses that rays replace.
     moving = {"means", *own} - {"Ks", "lens.pixel_distance_to_angle", *(("viewmats",) if "rays" in own else ())}
     assert all(np.abs(gradients[name]).max() > 0 for name in moving)
 

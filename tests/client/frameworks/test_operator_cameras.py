@@ -59,7 +59,7 @@ def test_transforms_of_settings_place_slices(module: Any, client: Client) -> Non
     camera = Camera.opencv(**FILM, rotation=POSE[0], translation=POSE[1], width=SIZE[0], height=SIZE[1])
     settings = GaussianSettings(transforms=[Transform(0, 10, MOVED)])
     assert_as_client(module, client, camera, settings=settings)
-    # Transforms that are passed by name stand in for them.
+    # Transforms that are passed by name replace those of the settings.
     assert_as_client(module, client, camera, settings=settings, transforms=[(5, 20, MOVED)])
 
 
@@ -74,7 +74,7 @@ def test_transforms_of_settings_place_surfels(client: Client) -> None:
 @MODULES
 @pytest.mark.parametrize("limits", [{"max_angle": 0.4}, {"behind": True, "max_angle": 2.4}], ids=str)
 def test_fisheyes_keep_their_limits(module: Any, limits: dict[str, Any], client: Client) -> None:
-    # The camera is amid the scene, of which a part lies behind it.
+    # The camera is inside the scene, part of which lies behind it.
     camera = Camera.sensor(FisheyeLens(**FILM | {"fx": 8.0, "fy": 8.0}, **limits), np.eye(3), np.zeros(3), *SIZE)
     assert_as_client(module, client, camera, depth_order="distance")
 

@@ -1,4 +1,4 @@
-"""`torch.compile` around every operator: the graph ends before it, and results and gradients are those without."""
+"""`torch.compile` around every operator: the graph ends before it, and results and gradients do not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> It
     torch._dynamo.reset()
 
 
-# Each makes its tensors before it is compiled, and returns what is.
+# Each of these functions makes its tensors, and returns the function to compile.
 
 
 def spheres() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -135,7 +135,7 @@ def points() -> torch.Tensor:
 
 
 def losses(program: Program) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """A loss with an operator in the midst, and that loss after its backward pass."""
+    """A loss with an operator inside, and a step that also runs its backward pass."""
     asked = program()
 
     def around(leaf: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ def test_compiled_steps_have_the_results_and_gradients_of_others(program: Progra
     assert graphs, "nothing was compiled: the test is about what is"
 
 
-# A function, and an autograd function that is called as such.
+# A function, and an autograd function that is applied directly.
 @pytest.mark.parametrize("program", [of_gsplat, warp_functions], ids=lambda program: program.__name__)
 def test_graphs_around_have_backward_passes(program: Program) -> None:
     around, step = losses(program)

@@ -27,7 +27,7 @@ WORLD = World(obstacles())
 
 
 def spheres(**kinds) -> torch.Tensor:
-    """(2, 4, 3, 4): two ways past the obstacles."""
+    """(2, 4, 3, 4): two paths past the obstacles."""
     generator = torch.Generator().manual_seed(5)
     start = torch.rand(2, 1, 3, 3, generator=generator) * 1.2 - 0.6
     steps = 0.12 * torch.randn(2, 3, 3, 3, generator=generator)
@@ -48,7 +48,7 @@ def ask(client, tensors, **options) -> MeshDistances:
 
 
 def loss_of(result: MeshDistances) -> torch.Tensor:
-    """In float64, so that finite differences see more than rounding; not a plain sum."""
+    """A weighted sum in float64, so that finite differences see more than rounding."""
     total = torch.zeros((), dtype=torch.float64)
     for value in result:
         if value is not None:
@@ -134,7 +134,7 @@ def test_poses_take_the_place_of_the_worlds_own(client):
     for world in (WORLD, handle):
         result = ask(client, {"spheres": spheres(), "poses": elsewhere}, world=world)
         torch.testing.assert_close(result.distance, expected.distance, atol=1e-6, rtol=0)
-    # The world keeps its own.
+    # The stored world keeps its own poses.
     assert torch.equal(
         ask(client, {"spheres": spheres()}, world=handle).distance, ask(client, {"spheres": spheres()}).distance
     )
@@ -146,7 +146,7 @@ def matrices_of(poses: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.cat([rotations(poses[:, 3:]), poses[:, :3, None]], -1), last], -2)
 
 
-# Each makes another number of the quaternion the largest.
+# In each, another component of the quaternion is the largest.
 @pytest.mark.parametrize("turn", [(4, 1, 2, 3), (1, -4, 2, 3), (1, 2, 4, -3), (-1, 2, 3, 4)])
 def test_poses_may_be_matrices(client, turn):
     poses = torch.cat([POSES[:, :3], torch.tensor([turn, turn[::-1]], dtype=torch.float32)], -1).requires_grad_()
@@ -170,7 +170,7 @@ def test_poses_may_be_positions(client):
 def test_an_obstacle_is_found_by_the_gradient_of_its_pose(client):
     box = World([Obstacle(Cuboid((0.4, 0.8, 1.2)))])
     surface = torch.tensor([[0.2, 0.1, 0.3], [-0.2, -0.3, 0.4], [0.1, 0.4, -0.5], [-0.1, -0.4, 0.2], [0.15, 0.2, 0.6]])
-    # Where it is: shifted, and turned by 0.3 radians about z.
+    # The box's true pose: shifted, and turned by 0.3 radians about z.
     turn = torch.tensor([[0.9553, -0.2955, 0.0], [0.2955, 0.9553, 0.0], [0.0, 0.0, 1.0]])
     points = torch.nn.functional.pad(surface @ turn.T + torch.tensor([0.2, -0.1, 0.15]), (0, 1))
     poses = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]], requires_grad=True)

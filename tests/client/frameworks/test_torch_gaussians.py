@@ -84,7 +84,7 @@ def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch)
     assert asked[-1].outputs == ("color", "depth", "transmittance")
     render(client, scene(), outputs="color")
     assert asked[-1].outputs == ("color",)
-    # One of four coefficients is in use.
+    # Degree 0 uses one of four coefficients.
     render(client, scene(), sh_degree=0)
     assert asked[-1].scene.sh.shape == (COUNT, 1, 3)
 
@@ -195,7 +195,7 @@ def test_a_gradient_of_the_centres_alone_can_be_asked_for(client):
     result = render(client, tensors, outputs=("means2d",))
     (found,) = torch.autograd.grad(result.color.sum(), [result.means2d], retain_graph=True)
     assert found.abs().max() > 0
-    # What this left behind does not count for the next backward.
+    # This pass leaves nothing behind that enters the next one.
     (from_centres,) = torch.autograd.grad(result.means2d.sum(), [tensors["means"]])
     fresh = render(client, tensors, outputs=("means2d",))
     (expected,) = torch.autograd.grad(fresh.means2d.sum(), [tensors["means"]])

@@ -48,7 +48,7 @@ def of_distances(client: Client | str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 LOSSES: list[Loss] = [of_spheres, of_gaussians, of_projected_gaussians, of_distances]
-# Backward calls of each pass.
+# Backward calls of each pass, where not 1.
 CALLS = {of_projected_gaussians: 2}
 
 
@@ -65,7 +65,7 @@ def client(process: WorkerProcess) -> Iterator[Client]:
 
 
 class Counts:
-    """What the worker did since this was made."""
+    """Counts the worker's calls since the object was made."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self._process = process
@@ -131,7 +131,7 @@ def test_second_derivatives_are_refused_in_words_of_ours(client: Client, make: L
     assert torch.equal(gradient, expected)
     with pytest.raises(LumigradError, match=r"^second derivatives are not computed: .* leave create_graph=True out"):
         gradient.sum().backward()
-    # Also where what was sent back does not depend on the leaf.
+    # The same holds if the upstream gradient does not depend on the leaf.
     output, leaf = make(client)
     (gradient,) = torch.autograd.grad(output * 2.0, leaf, create_graph=True)
     with pytest.raises(LumigradError, match=r"^second derivatives are not computed"):

@@ -35,12 +35,12 @@ def render(client, tensors, **options) -> RenderedSpheres:
 
 
 def loss_of(result: RenderedSpheres, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """In float64, so that finite differences see more than rounding."""
+    """A loss in float64, so that finite differences see more than rounding."""
     return sum((getattr(result, name).double() * weight).sum() for name, weight in weights.items())
 
 
 def weights_for(names) -> dict[str, torch.Tensor]:
-    """Smooth, and zero at the border, where the picture cuts spheres."""
+    """Weights that vary smoothly over the picture."""
     y, x = torch.meshgrid(torch.linspace(0, 3, HEIGHT), torch.linspace(0, 3, WIDTH), indexing="ij")
     smooth = torch.sin(2 * x + 1) * torch.cos(3 * y)
     channels = torch.stack([smooth, 0.5 - smooth], dim=-1)
@@ -88,7 +88,7 @@ def test_gradients_are_those_of_finite_differences(client, name, outputs):
 
 
 def test_depth_has_a_gradient(client):
-    """Seen from the eye, a scene that is larger by some share is farther away by the same share."""
+    """Scaling a scene about the eye scales its depths by the same factor."""
     tensors = scene()
     tensors["positions"].requires_grad_()
     tensors["radii"].requires_grad_()

@@ -1,4 +1,4 @@
-"""PyTorch's operators inside of torch.func and forward-mode differentiation, and with lists in place of tensors."""
+"""PyTorch's operators inside torch.func and forward-mode differentiation, and with lists in place of tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spheres() -> dict[str, torch.Tensor]:
 
 
 OF_SPHERES = {**SIZE, "gamma": 0.1, "max_depth": 9.0}
-# A function of one input by its name, and the input.
+# Each operator as a function of inputs by name, and those inputs.
 OPERATORS: dict[str, tuple[Callable[..., Any], dict[str, torch.Tensor]]] = {
     "render_gaussians": (lambda **given: render_gaussians(**given, **SIZE).color, scene()),
     "render_gaussians_2d": (lambda **given: render_gaussians_2d(**given, **SIZE).color, scene()),

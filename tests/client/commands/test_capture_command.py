@@ -1,4 +1,4 @@
-"""`lumigrad capture` with programs and packages that stand for COLMAP."""
+"""`lumigrad capture` with programs and packages that stand in for COLMAP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.client import Camera
 from lumigrad.client.cli import main
 from lumigrad.client.datasets import Capture, Points, View, colmap_run
 
-# A mapper has cameras for all photographs but the last, and copies a reconstruction that lies beside.
+# The mapper copies the reconstruction that lies beside the program.
 _PROGRAM = """\
 #!{python}
 import pathlib, shutil, sys

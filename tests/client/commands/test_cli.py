@@ -46,7 +46,7 @@ def test_version():
     assert (shown.returncode, shown.stdout.split()[0]) == (0, "lumigrad")
 
 
-# The command that needs a package of an extra, what it says that it does with it, and the extra.
+# By package: a command that needs it, what the error says it is for, and the extra that has it.
 MISSING = {
     "imageio_ffmpeg": (("render", "sample:vase", "--orbit", "2", "-o", "a.mp4"), "writing .mp4 files", "video"),
     "shtab": (("completion", "bash"), "lumigrad completion", "completion"),

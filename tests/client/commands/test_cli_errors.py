@@ -1,6 +1,6 @@
-"""What `lumigrad` says of whatever somebody can do wrong at a shell: a transcript, so that every change of it is seen.
+"""A transcript of the errors that `lumigrad` prints for mistakes at a shell, so that every change of them is seen.
 
-To add a line write "$ lumigrad …" into the transcript; then, as after each change that is meant:
+To add a line, write "$ lumigrad …" into the transcript; then, as after each intended change, run:
 LUMIGRAD_UPDATE=1 pytest tests/client/commands/test_cli_errors.py
 """
 
@@ -34,15 +34,15 @@ ROOT = Path(__file__).parents[3]
 TRANSCRIPT = Path(__file__).with_name("cli_errors.txt")
 IS_UPDATE = os.environ.get("LUMIGRAD_UPDATE", "0") != "0"
 TOKEN = "a-token-for-the-tests"
-# What gRPC and TLS say of a connection depends on the machine and on their versions.
+# Messages of gRPC and TLS about a connection depend on the machine and on their versions.
 FOREIGN = re.compile(r"((?:worker|connection) at (?:once|\S+)|to the worker at \S+) \(.*\)(?=[;:] )")
-# Lines that need a shell are run by one, lines that need a worker by a process of their own; the others here, which is
-# quicker.
+# Lines with shell syntax run in a shell, lines with a worker in a process of their own. The others run in this process,
+# which is quicker.
 OF_SHELL, OF_WORKER = re.compile(r"[|>=]"), re.compile(r"{")
 
 
 def blocks() -> dict[str, str]:
-    """What is said to each command line, then its exit status in brackets."""
+    """The errors that each command line prints, followed by its exit status in brackets."""
     found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", TRANSCRIPT.read_text(encoding="utf-8"), re.M)
     return {line: said.rstrip("\n") for line, said in found}
 
@@ -52,7 +52,7 @@ BLOCKS = blocks()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the command lines are run: files that are well, and files that are not."""
+    """The folder in which the command lines run, with intact and broken files."""
     folder = tmp_path_factory.mktemp("shell")
     post().save(folder / "scene.ply")
     content = (folder / "scene.ply").read_bytes()
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def targets(folder: Path, worker_process: WorkerProcess) -> Iterator[dict[str, str]]:
-    """What stands for workers in the lines: a plain one, one with TLS and tokens, one that is silent, and none."""
+    """Targets by their names in the lines: a plain worker, one with TLS and tokens, one that is silent, and none."""
     authority = Authority(folder)
     own = authority.sign("worker")
     (folder / "tenants").write_text(f"lab: {TOKEN}\n")
@@ -90,7 +90,7 @@ def targets(folder: Path, worker_process: WorkerProcess) -> Iterator[dict[str, s
 
 @pytest.fixture(scope="module")
 def transcript() -> Iterator[dict[str, str]]:
-    """What was said this time; written down if that is asked for."""
+    """Collects what the lines print now, and rewrites the transcript if asked to."""
     said = dict(BLOCKS)
     yield said
     if IS_UPDATE:
@@ -98,14 +98,14 @@ def transcript() -> Iterator[dict[str, str]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of a user who has set nothing."""
+    """The environment of a user who has set no variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LUMIGRAD_", "XDG_", "PYTHON"))}
     path = f"{Path(LUMIGRAD).parent}:{kept['PATH']}"
     return {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "100"}
 
 
 def elsewhere(line: str, folder: Path, targets: dict[str, str]) -> str:
-    """What is said in a shell or in another process, with this process's environment."""
+    """What a line prints in a shell or in another process, with this process's environment."""
     is_of_shell = OF_SHELL.search(line)
     for name, target in targets.items():
         line = line.replace(f"{{{name}}}", target)
@@ -150,7 +150,7 @@ def test_what_is_said(line, folder, transcript, capsys, monkeypatch, request):
     assert IS_UPDATE or said == BLOCKS[line]
     *lines, code = said.splitlines()
     assert len(lines) <= 2 and "Traceback" not in said
-    # Advice in the words of Python is of no use here.
+    # Advice in Python's syntax is of no use at a shell.
     assert not re.search(r"\w=(?:True|…|FILE|\()|Client\(|timeout_s", said)
     assert int(code.strip("[]")) in {*exits.MEANINGS}
 
@@ -183,7 +183,7 @@ def test_control_c_ends_a_call_that_is_waiting(folder: Path):
         assert process.stderr.read() == ""
 
 
-# Packages do so with all that is raised while they import others, such as trimesh.
+# Some packages, such as trimesh, catch everything that is raised while they import others.
 CATCHES = """
 import time
 print("importing", flush=True)
@@ -194,7 +194,7 @@ except BaseException:
 """
 
 
-# The client itself imports gRPC, and a command its own packages.
+# The client imports gRPC, and a command imports viser.
 @pytest.mark.parametrize("package", ["grpc", "viser"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_imports_is_not_lost(tmp_path: Path, number: signal.Signals, package: str):

@@ -1,4 +1,4 @@
-"""`lumigrad render` for files of Gaussians: pictures, orbits, data sets, videos, and what it says when it cannot."""
+"""`lumigrad render` for files of Gaussians: pictures, orbits, data sets, videos, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_picture_is_upright_and_fills_the_frame(render, scene):
     rows = np.nonzero((red | blue).any(axis=1))[0]
     assert rows[-1] - rows[0] > 0.7 * 720
     assert picture[:, [0, -1]].max() == 0 and picture[[0, -1]].max() < 30
-    # Upside down in the axes of spheres, where y is up.
+    # The picture is upside down if y is up, as for spheres.
     assert render("-o", "down.png", "--up", "y", "--size", "64x64").returncode == 0
     down = pixels(scene.with_name("down.png"))
     assert np.nonzero(down[..., 0] > 120)[0].mean() > np.nonzero(down[..., 2] > 120)[0].mean()

@@ -12,7 +12,7 @@ from support.workers.forks import lumigrad
 
 COMMANDS = sorted(found_commands())
 WITHOUT_WORKER = ("serve", "completion", "convert", "capture", "sample")
-# An option of one name takes one kind of value wherever it is; these are of two worlds.
+# An option takes the same kind of value in every command, except for these.
 OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}, "fit": {"--view"}}
 
 

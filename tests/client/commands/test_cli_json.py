@@ -1,4 +1,4 @@
-"""What commands print for scripts: one line of JSON on standard output, with keys that stay, and nothing else there."""
+"""Output for scripts: one line of JSON with stable keys on standard output, and nothing else there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shells complete, asked of a real bash."""
+"""Completions, as a real bash offers them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def completed(script: Path, folder: Path, line: str) -> list[str]:
-    """What bash offers for the last word of a line."""
+    """The words that bash offers for the last word of a line."""
     words = line.split(" ")
     quoted = " ".join(shlex.quote(word) for word in words)
     program = (

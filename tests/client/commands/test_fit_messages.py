@@ -1,4 +1,4 @@
-"""What `lumigrad fit` says before it needs a worker, and about a result: cameras that look away, colours, files."""
+"""Messages of `lumigrad fit` before it needs a worker, and about its result: cameras that look away, colours, files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP = {"w": 64, "h": 48, "fl_x": 50.0}
 
 
 def write(folder: Path, count: int = 8, found: int | None = None, axes: Any = (1, 1, 1)) -> Path:
-    """A data set of which the first photographs are there; its matrices have their axes multiplied."""
+    """Writes a data set with the first `found` photographs; `axes` multiplies the axes of its matrices."""
     (folder / "images").mkdir()
     for k in range(count if found is None else found):
         Image.new("RGB", (64, 48)).save(folder / "images" / f"photo_{k}.jpg")
@@ -39,7 +39,7 @@ def write(folder: Path, count: int = 8, found: int | None = None, axes: Any = (1
 
 
 def fit(folder: Path, *options: str) -> int:
-    """Without a worker: the fit ends when it needs one."""
+    """Runs a fit that ends when it needs a worker, since there is none."""
     return main(["fit", str(folder), "-o", str(folder / "scene.ply"), "--target", "127.0.0.1:1", *options])
 
 

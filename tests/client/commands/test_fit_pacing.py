@@ -1,4 +1,4 @@
-"""How long a fit is: its steps, or its seconds, with which its schedules pass."""
+"""The length of a fit, in steps or in seconds, which its schedules follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 7000
 
 @dataclass
 class Fit:
-    """A fit on a machine whose steps and previews take known times, which pass on no clock but its own.
+    """A fit whose steps and previews take known times on a simulated clock.
 
     Attributes:
         seconds_of: how long a step takes, by the share of the schedule that has passed.
@@ -72,7 +72,7 @@ def test_a_fit_by_seconds_ends_in_time_with_its_schedules(seconds: float, step: 
     assert used >= seconds * 0.97 - 4 * step - preview
     assert len(fit.previews) <= 11
     if seconds > 2:
-        # Places follow the time, and never fall back by more than a part of it.
+        # Places follow the time, and fall back by 3 % of the schedule at most.
         assert fit.places[-1] == pytest.approx(STEPS, rel=0.1)
         assert all(later > earlier - 0.03 * STEPS for earlier, later in itertools.pairwise(fit.places))
 
@@ -92,7 +92,7 @@ def test_a_fit_that_goes_on_has_the_seconds_that_are_left() -> None:
     assert fit.now - 100.0 == pytest.approx(30.0, abs=1.3)
     assert fit.places[0] == pytest.approx(STEPS / 2)
     assert fit.kept == sorted(fit.kept) and 30.0 < fit.kept[0] < fit.kept[-1] <= 60.2
-    # Nothing is left.
+    # No time is left.
     late = Fit(lambda share: 0.1, number=600)
     late.run(late.by_seconds(60.0, used=60.0))
     assert not late.places and late.previews == [600]

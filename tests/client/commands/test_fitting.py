@@ -1,4 +1,4 @@
-"""The parts of `lumigrad fit`: similarities, beginnings, divisions."""
+"""The parts of `lumigrad fit`: similarity, initial scenes, held-out photographs, schedules."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_ssim_is_the_mean_over_windows_of_the_definition():
         for picture in (x, y)
     ]
     mean_x, mean_y = (np.sum(weights * window, axis=(-1, -2), keepdims=True) for window in windows)
-    # Deviations from the mean of the window, also of the zeros in it.
+    # Deviations from the window's mean, including those of padded zeros.
     deviation_x, deviation_y = windows[0] - mean_x, windows[1] - mean_y
     variance_x, variance_y, covariance = (
         np.sum(weights * product, axis=(-1, -2), keepdims=True)
@@ -89,7 +89,7 @@ def test_matched_colours_undo_an_exposure():
 def test_sizes_follow_the_distance_to_neighbours():
     grid = np.stack(np.meshgrid(*[np.arange(4.0)] * 3), axis=-1).reshape(-1, 3)
     assert spacing(grid) == pytest.approx(1.0)
-    # Points in one place have some size, too.
+    # Coinciding points have some size as well.
     assert (spacing(np.concatenate([grid, grid[:1], grid[:1], grid[:1]])) > 0).all()
     with pytest.raises(InvalidArgument, match="more than 3 initial points, got 3"):
         spacing(grid[:3])
@@ -168,7 +168,7 @@ def test_exposures_lie_between_those_of_neighbours(client: Client):
     generator = np.random.default_rng(0)
     scene = Spheres(generator.normal(scale=0.6, size=(60, 3)), generator.random((60, 3)), np.full(60, 0.2))
     cameras = [Camera.orbit((0, 0, 0), 4.0, azimuth, 60.0, width=48, height=40) for azimuth in (0, 100, 200)]
-    # The second is in the middle, by name, and its own photograph is not looked at.
+    # The second photograph lies between the others by name; its own exposure is not used.
     taken = []
     for camera, name, gain in zip(cameras, ("a", "b", "c"), (0.4, 0.9, 0.6), strict=True):
         picture = gain * client.render(scene, camera).color

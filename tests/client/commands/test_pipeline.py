@@ -1,4 +1,4 @@
-"""Pictures on their way: a few renderings at a time, in order, into a video."""
+"""The pipeline of pictures: a few renderings at a time, in order, into a video."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_video_refuses_pictures_of_another_size(tmp_path):
 
 
 def test_a_video_that_ffmpeg_cannot_finish_says_why(tmp_path):
-    """There is no room for the last bytes, which ffmpeg writes once the pictures have ended."""
+    """The disk has no room for the last bytes, which ffmpeg writes after the last picture."""
     path = tmp_path / "v.mp4"
     path.symlink_to("/dev/full")
     video = VideoWriter(path, 16, 16, 30)

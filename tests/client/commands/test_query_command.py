@@ -170,7 +170,7 @@ def test_units_poses_and_several_files(query: Query, tmp_path: Path):
     assert len(set(told["obstacles"])) == 2
     first, second = told["records"]
     assert first["distance"] == pytest.approx(0.5 - 0.002, abs=1e-6) and first["obstacle"] == told["obstacles"][0]
-    # On end after a quarter turn about y: half of the longest edge reaches up.
+    # A quarter turn about y puts the box on end: half of its longest edge reaches up.
     assert second["distance"] == pytest.approx(0.1 - 0.005, abs=1e-6) and second["radius"] == 0.1
     assert second["obstacle"] == told["obstacles"][1]
 

@@ -1,4 +1,4 @@
-"""`lumigrad query` of real parts and robots, beside trimesh and the distance to a box."""
+"""`lumigrad query` of real parts and robots, against trimesh and the distance to a box."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients through merges: those of a reference in float64, and of finite differences."""
+"""Gradients through merges agree with a reference in float64 and with finite differences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def interpolated(values: torch.Tensor, places: np.ndarray, heights: np.ndarray) 
 
 
 def reference(tensors: Tensors) -> tuple[torch.Tensor, ...]:
-    """Means, covariances, opacities and harmonics of what Gaussians merge to, in float64."""
+    """Means, covariances, opacities and harmonics of the merged Gaussians, in float64."""
     found = []
     for start, end in zip(STARTS, [*STARTS[1:], COUNT], strict=True):
         means, quats, scales, opacities, sh = (tensors[name][start:end] for name in NAMES)
@@ -104,7 +104,7 @@ def test_gradients_through_a_merge_are_those_of_the_reference_and_finite_differe
             torch.zeros(()),
         )
 
-    # Gradients of quaternions and scales as they are drawn, which a renderer returns.
+    # A renderer returns the gradients of the quaternions and scales that it draws.
     for tensor in own.values():
         tensor.requires_grad_()
     shown = own["means"], covariances(own["quats"], own["scales"]), own["opacities"], own["sh"]
@@ -141,7 +141,7 @@ def test_levels_that_are_no_merges_of_each_other_are_refused() -> None:
         return SimpleNamespace(counts=counts, levels=2, read=lambda _, level: (fine, above)[level])
 
     assert len(leaf_gradients(levels_of(coarse), gradients).index) == COUNT
-    # Programs that thin scenes out may keep as many, of other places.
+    # A program that thins a scene out may keep as many Gaussians, at other places.
     thinned = replace(coarse, means=coarse.means + np.float32(20))
     with pytest.raises(InvalidArgument, match=r"levels: .* got 4 Gaussians of page 0 far from their parts"):
         leaf_gradients(levels_of(thinned), gradients)

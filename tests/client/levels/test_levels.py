@@ -40,7 +40,7 @@ def test_merged_gaussians_have_the_moments_of_their_sum():
             for s, k, m in zip(shares, part, means, strict=True)
         )
         np.testing.assert_allclose(coarse.means[row], mean, rtol=1e-5, atol=1e-6)
-        # Opaque ones become wider, alike in all directions.
+        # Opaque Gaussians become wider, by the same factor in all directions.
         widened = np.trace(covariances_of(coarse)[row]) / np.trace(expected)
         assert 1 - 1e-5 <= widened < 2 and (end - start > 1 or widened < 1 + 1e-5)
         np.testing.assert_allclose(covariances_of(coarse)[row], widened * expected, rtol=1e-3, atol=1e-5)
@@ -65,7 +65,7 @@ def test_areas_are_those_of_the_shadows_of_ellipsoids():
 
 
 def blocked(opacity: float, count: int) -> float:
-    """What some coincident round Gaussians block, in units of the plane's integral of one of opacity 1."""
+    """The light that coincident round Gaussians block, relative to the plane integral of one with opacity 1."""
     radii = np.linspace(0, 10, 20001)
     profile = 1 - (1 - opacity * np.exp(-(radii**2) / 2)) ** count
     return float(np.trapezoid(profile * radii, radii))
@@ -77,7 +77,7 @@ def test_what_coincides_blocks_as_much_as_before(opacity):
     one = StoredScene(one.means, one.quats, np.full((1, 3), 0.2, np.float32), np.full(1, opacity, np.float32), one.sh)
     coarse, variances = merged(one.reordered(np.zeros(4, int)), np.array([0]), np.zeros(4))
     wider = (coarse.scales[0, 0] / 0.2) ** 2
-    # Half way, on a logarithmic scale, between as wide as before and a mass as before.
+    # The new width is the geometric mean of the old one and the one that would keep the mass.
     assert coarse.opacities[0] * wider**2 == pytest.approx(blocked(opacity, 4), rel=0.1)
     assert variances[0] == pytest.approx(0, abs=1e-12)
 
@@ -115,7 +115,7 @@ def test_pages_have_every_gaussian_and_levels_of_a_quarter():
     given = gaussians_of(cloud(count=1000))
     levels = GaussianLevels.of(given, page_rows=256)
     assert (levels.levels, levels.sh_degree) == (5, 1)
-    # Pages are half full to full, except for the last one.
+    # All pages but the last are at least half full.
     assert ((levels.counts[:-1, 0] >= 128) & (levels.counts[:-1, 0] <= 256)).all()
     np.testing.assert_array_equal(levels.counts[:, 1:], -(-levels.counts[:, :-1] // 4))
     assert (levels.counts[:, -1] == 1).all()
@@ -157,7 +157,7 @@ def test_pages_end_between_the_largest_cells():
     for start, end in zip([0, *ends], ends[:-1], strict=False):
         window = codes[start + 255 : start + 513]
         assert codes[end - 1] ^ codes[end] == (window[:-1] ^ window[1:]).max()
-    # Gaussians that do not fill a page are left for what follows.
+    # Unless they are the last, Gaussians that do not fill a page are left over.
     assert list(pages_of(codes[:600], 512, last=False)) == list(pages_of(codes[:600], 512, last=True))[:1]
     assert list(pages_of(np.zeros(1000, np.uint64), 512, last=True)) == [512, 1000]
 

@@ -1,4 +1,4 @@
-"""Scenes with levels of detail in files: what is written and read, by bounded memory, and what a fault leaves."""
+"""Scenes with levels of detail in files: writing and reading in bounded memory, and what a fault leaves behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_is_written_is_what_memory_has(tmp_path: Path, scene: Path) -> None
     assert levels.counts[:, 0].sum() == 4000 and levels.counts[:, 0].max() <= ROWS
     assert (levels.counts[:, -1] == 1).all() and (np.diff(levels.counts, axis=1) <= 0).all()
     assert not levels.errors[:, 0].any() and (np.diff(levels.errors, axis=1) >= 0).all()
-    # Each finished stage has seen all of them.
+    # Each finished stage has seen all Gaussians.
     assert {stage: done for stage, done, _ in stages} == dict.fromkeys(("reading", "sorting", "merging"), 4000)
     for page in range(len(levels)):
         again = GaussianLevels.of(levels.read(page, 0))
@@ -250,7 +250,7 @@ write_levels(sys.argv[1], sys.argv[2], progress=wait)
 
 
 def test_a_kill_leaves_no_half_result_and_the_next_run_cleans_up(tmp_path: Path, scene: Path) -> None:
-    # A name that would be a pattern of other names.
+    # As a glob pattern this name would match others.
     city = tmp_path / "city[1]"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(scene), str(city)], stdout=subprocess.PIPE, text=True)
     try:
@@ -281,7 +281,7 @@ def test_the_command_writes_a_folder(tmp_path: Path, scene: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is longer than a chunk, a bucket with what the one before it left, or a page."""
+    """No joined array is longer than a chunk, a page, or a bucket with the remainder of the one before it."""
     longest = 0
     monkeypatch.setattr(chunks, "_ROWS", 700)
     monkeypatch.setattr(building, "BUCKET_ROWS", 1500)

@@ -12,7 +12,7 @@ FOCAL = 300.0
 
 
 def decibels(client: Client, levels: GaussianLevels, level: int, pixels: float) -> float:
-    """PSNR over the pixels that the scene covers, seen from where the error of the level is so many pixels."""
+    """PSNR over the pixels that the scene covers, from the distance where the level's error is `pixels` pixels."""
     low, high = levels.bounds[0, 0].astype(float)
     centre, radius = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
     distance = float(levels.errors[0, level]) * FOCAL / pixels + radius
@@ -46,5 +46,5 @@ def vase() -> Gaussians:
 @pytest.mark.parametrize(("level", "least"), [(1, 31.0), (2, 26.0)])
 def test_a_level_whose_error_is_a_pixel_looks_like_the_scene(client: Client, level: int, least: float) -> None:
     levels = GaussianLevels.of(vase())
-    # Only pixels that the vase covers count; in a picture that it does not fill, fewer are wrong.
+    # Only pixels that the vase covers count: the empty ones are always right.
     assert decibels(client, levels, level, 1.0) > least

@@ -13,7 +13,7 @@ FULL = (1280, 720)
 
 
 def run(pace: Pace, fixed_s: float, megapixel_s: float, pictures: int = 60, noise: float = 0.0) -> float:
-    """Moves for a while with a worker of such costs; returns what the last picture took, seconds."""
+    """Moves the camera with a worker of these costs; returns the seconds that the last picture took."""
     generator = random.Random(0)
     taken = 0.0
     for _ in range(pictures):
@@ -36,7 +36,7 @@ def test_the_first_picture_is_coarse() -> None:
 def test_pictures_fall_until_they_come_in_time(fixed_s: float, megapixel_s: float) -> None:
     pace = Pace(TARGET_S)
     taken = run(pace, fixed_s, megapixel_s, noise=0.1)
-    # A step more or less is 1.4 times the pixels.
+    # One step changes the number of pixels by a factor of 1.4.
     assert taken < 1.6 * TARGET_S
     assert share(pace) == 1.0 or taken > 0.55 * TARGET_S
 
@@ -54,7 +54,7 @@ def test_a_slow_worker_gives_the_least_and_not_less() -> None:
 
 
 def test_far_away_pictures_are_late_but_not_needlessly_coarse() -> None:
-    """Where the way takes 200 ms whatever the size, a quarter of the pixels would be no faster."""
+    """If the network takes 200 ms whatever the size, a quarter of the pixels would be no faster."""
     pace = Pace(TARGET_S)
     assert run(pace, 0.2, 0.03) < 0.27
     assert share(pace) > 0.8

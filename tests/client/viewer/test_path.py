@@ -1,4 +1,4 @@
-"""Camera paths pass through their key frames smoothly, and players end when they shall."""
+"""Camera paths pass smoothly through their key frames, and players end when they should."""
 
 from __future__ import annotations
 

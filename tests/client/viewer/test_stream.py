@@ -1,4 +1,4 @@
-"""How pictures follow wishes: the newest counts, one is rendered at a time, and rest makes them sharp."""
+"""The viewer's pictures: the newest request counts, one is rendered at a time, and a still camera gets a sharp one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Worker:
-    """Renders wishes as their numbers, when it may; a browser takes them, when it may."""
+    """A worker that renders each request as its number, and a browser; the tests' events hold either up."""
 
     orders: list[tuple[int, Order]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
@@ -91,7 +91,7 @@ def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: 
     wait_until(lambda: len(shown) == 2)
     assert [entry.order for entry in shown] == [Order(32, 24, is_sharp=False), Order(64, 48, is_sharp=True)]
     assert [number for number, _ in fake.delivered] == [1, 1]
-    # And then nothing any more.
+    # Nothing is rendered after the sharp picture.
     time.sleep(0.3)
     assert len(fake.orders) == 2
 
@@ -102,7 +102,7 @@ def test_a_scene_that_changes_is_shown_sharply_again(stream: Stream, fake: Worke
     stream.refresh()
     wait_until(lambda: len(fake.delivered) == 3)
     assert fake.delivered[-1] == (1, Order(64, 48, is_sharp=True))
-    # While a picture is rendered, the change after it is not lost, and does not cancel it.
+    # A change while a picture is rendered is not lost, and does not cancel that picture.
     fake.may_sharpen.clear()
     stream.refresh()
     wait_until(lambda: len(fake.orders) == 4)
@@ -136,7 +136,7 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
     wait_until(lambda: len(fake.orders) >= 2)
     time.sleep(0.5)
     asked = len(fake.orders)
-    # A third only if this test was held up, and a sharp one begun.
+    # A third is asked for only if this test was held up and a sharp picture begun.
     assert asked <= 3
     time.sleep(0.5)
     assert (len(fake.orders), len(fake.delivered)) == (asked, 1)
@@ -211,7 +211,7 @@ def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
 
 @pytest.mark.alone
 def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Worker, shown: list[Shown]) -> None:
-    """One that takes 0.3 s for all pixels."""
+    """The worker takes 0.3 s for a picture of full size."""
 
     def render(request: Request, order: Order, cancellation: Cancellation) -> tuple[int, Order]:
         time.sleep(0.3 * order.width * order.height / (640 * 480))

@@ -1,4 +1,4 @@
-"""Accounts: nobody has more than a share, all together no more than the limit, and everything comes back."""
+"""Accounts: nobody has more than a share, all together no more than the limit, and everything is given back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_released_reservation_takes_nothing_any_more() -> None:
 
 
 def test_nothing_outlasts_a_reservation_that_nobody_has() -> None:
-    """Such as that of a job which could not be made."""
+    """Reservations may be dropped, for example with a job that could not be made."""
     books = account()
     mine, native = books.reserve("a", 70), books.take("a", 20)
     assert native is not None
@@ -76,7 +76,7 @@ def test_limits_hold_and_everything_comes_back(changes: list[tuple[str, int, int
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Threads interrupt each other as often as they can."""
+    """Lets threads interrupt each other as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

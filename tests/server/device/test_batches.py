@@ -1,4 +1,4 @@
-"""Calls that wait together for the same are computed as one, and none of them can tell."""
+"""Calls for the same work that wait together are computed as one, and none of them can tell."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def slow(client: RawClient) -> SlowRender:
 
 
 def views(number: int) -> list[Any]:
-    """One or two, different for each call."""
+    """Returns one or two views, different for each call."""
     return [opencv_camera(32, 24, x=0.1 * number + 0.05 * view) for view in range(1 + number % 2)]
 
 
 def sphere_asks(client: RawClient) -> Ask:
-    """Their colours travel in different formats, which are no reason to compute them apart.
+    """Asks for colours in different formats, which are no reason to compute the calls apart.
 
-    Pulsar's cameras, so that they are not prepared: those run one by one on the CPU.
+    Calls with Pulsar's cameras are not prepared; prepared calls would run one by one on the CPU.
     """
     scene_id = client.put(sphere_cloud(80, seed=4)).scene.scene_id
     kinds = (image_pb2.IMAGE_FORMAT_FLOAT32, image_pb2.IMAGE_FORMAT_PNG, image_pb2.IMAGE_FORMAT_BFLOAT16)
@@ -82,7 +82,7 @@ def sphere_asks(client: RawClient) -> Ask:
 def gaussian_asks(client: RawClient) -> Ask:
     scene_id = client.put(gaussian_cloud(80, seed=4)).scene.scene_id
     settings = {"outputs": ["color", "expected_depth", "radii"], "background": [0.1, 0.2, 0.3], "antialiased": True}
-    # With a transform, so that they are not prepared either.
+    # Calls with a transform are not prepared either.
     settings["transforms"] = [gaussians_pb2.SliceTransform(end=40, matrix=np.eye(4).reshape(-1))]
     return lambda number: client.render(gaussian_spec(*views(number), scene_id=scene_id, **settings)).arrays
 
@@ -97,7 +97,7 @@ def distance_asks(client: RawClient) -> Ask:
         spheres = ways(batches=2, horizon=2, count=3, seed=number)
         payload = PayloadWriter()
         spec = distances.spec(world_id, spheres, payload, environments=environments, outputs=outputs, **SWEPT)
-        # In the header, so that they are not prepared either.
+        # Queries with spheres in the header are not prepared either.
         spec.spheres.inline = spheres.tobytes()
         frames = frames_of(distance_pb2.QueryRequest(spec=spec), payload)
         return reply_of(distances.stub.Query(frames, timeout=SECONDS), lambda header: header.outputs).arrays
@@ -106,7 +106,7 @@ def distance_asks(client: RawClient) -> Ask:
 
 
 def at_once(process: WorkerProcess, slow: SlowRender, asks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of calls that waited together."""
+    """Returns the results of calls that waited together."""
     results: list[Any] = [None] * len(asks)
 
     def run(number: int) -> None:
@@ -126,7 +126,7 @@ def at_once(process: WorkerProcess, slow: SlowRender, asks: Sequence[Callable[[]
 
 
 def launches(process: WorkerProcess) -> tuple[float, float]:
-    """Launches of calls that may be computed together, and their views."""
+    """Returns the numbers of launches of calls that may be computed together, and of their views."""
     return process.metric("lumigrad_batch_views_count"), process.metric("lumigrad_batch_views_sum")
 
 
@@ -145,7 +145,7 @@ def test_results_are_the_same_bit_by_bit(
             assert {name: array.tobytes() for name, array in found.items()} == {
                 name: array.tobytes() for name, array in wanted.items()
             }
-        # A machine that is busy with other things may just have taken so long that it did not seem to be worth it.
+        # On a busy machine, calls may just have taken so long that computing them together did not seem worthwhile.
         if count < CALLS:
             return
     pytest.fail("nothing was computed together")
@@ -155,7 +155,7 @@ def test_what_differs_in_anything_but_cameras_is_not_computed_together(
     process: WorkerProcess, client: RawClient, slow: SlowRender
 ) -> None:
     scenes = [client.put(sphere_cloud(40, seed=seed)).scene.scene_id for seed in (1, 2)]
-    # Calls with these cameras are not prepared, and go together if they are alike.
+    # Calls with these cameras are not prepared, and are computed together if they are alike.
     camera, larger = pulsar_camera(32, 24), pulsar_camera(33, 24)
 
     def spec(view: Any, scene_id: str, **settings: Any) -> render_pb2.RenderSpec:
@@ -185,7 +185,7 @@ VIEW = spheres.Camera.opencv(16, 16, 8, 8, np.eye(3), np.zeros(3), 16, 16)
 
 
 class Together:
-    """Work that adds up what it was given, unless a part of it makes it fail."""
+    """Work that returns its parts, unless one of them makes it fail."""
 
     def __init__(self) -> None:
         self.executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=32)
@@ -206,7 +206,7 @@ class Together:
         self.begun.set()
         self.go.wait(60)
         self.sizes.append(len(parts))
-        # Stops if that was asked for.
+        # The kernels stop here if that was requested.
         spheres.forward(*SPHERE, [VIEW], spheres.Settings(gamma=0.1, max_depth=10.0))
         if all(call.ended() for _, call in parts):
             raise CancelledError
@@ -292,7 +292,7 @@ def test_what_may_be_the_fault_of_one_is_told_to_that_one_only(together: Togethe
         asked = [together.ask(number) for number in range(4)]
     assert [each.wait().error for each in asked] == [None, None, fault, None]
     assert [each.result for each in asked] == [0, 1, None, 3]
-    # It lives as long as the module, and its frames would hold the native objects of the batch.
+    # The error lives as long as the module, and its frames would hold the native objects of the batch.
     fault.__traceback__ = None
 
 

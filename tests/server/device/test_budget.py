@@ -1,4 +1,4 @@
-"""Room that several stores share, and the labels that tenants have in the metrics."""
+"""Room that several stores share, and the labels of tenants in the metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_does_not_fit_beside_the_parts_of_others_is_not_kept() -> None:
     kept = other.add("other", 40)
     assert one.add("one", 90) == ""
     assert (other.find(kept), budget.bytes) == ("other", 40)
-    # Nobody else has anything.
+    # The other store is empty now.
     other.release(kept)
     assert one.find(one.add("one", 90)) == "one"
     budget = Budget(100)
@@ -68,7 +68,7 @@ def test_what_does_not_fit_beside_the_parts_of_others_is_not_kept() -> None:
 
 
 def test_what_is_larger_than_all_the_room_stays_if_nobody_else_has_anything() -> None:
-    """Float16 scenes are sent in half of the bytes that they take."""
+    """Scenes of float16 take twice the bytes that they are sent in."""
     budget, metrics = Budget(100), Metrics()
     store, other = (SceneStore(100, budget, metrics) for _ in range(2))
     gone = store.add("a" * 64, content(20))[0]
@@ -76,7 +76,7 @@ def test_what_is_larger_than_all_the_room_stays_if_nobody_else_has_anything() ->
     assert (store.find(scene.scene_id), existed, len(store)) == (scene, False, 1)
     with pytest.raises(SceneNotFoundError):
         store.find(gone.scene_id)
-    # It goes as soon as somebody else needs room.
+    # The large scene goes as soon as another store needs room.
     other.add("c" * 64, content(10))
     assert (len(store), len(other)) == (0, 1)
 
@@ -90,7 +90,7 @@ def test_numbers_are_shared_as_bytes_are() -> None:
     assert (len(large), len(small)) == (4, 2)
     for number in range(4):
         third.add(str(number), 1)
-    # An even part of all is two.
+    # An even part is two for each store.
     assert (len(large), len(small), len(third)) == (2, 2, 2)
     assert [small.find(name) for name in kept] == ["0", "1"]
 
@@ -121,7 +121,7 @@ def keep_pages(pages: PagePool, count: int, nbytes: int = 10) -> None:
 
 
 def test_scenes_and_pages_of_a_tenant_are_one_part_of_the_memory() -> None:
-    """With an even part for each, the tenant with both kept two thirds."""
+    """If each store had an even part, the tenant with two of them would keep two thirds."""
     budget = Budget(120)
     (store, pages), (other, _) = tenant_of(budget, 120), tenant_of(budget, 120)
     for digest in "abcd":
@@ -203,14 +203,14 @@ def test_scenes_of_several_tenants_share_one_budget() -> None:
 
 
 def executed(function: Callable[[], object]) -> int:
-    """The number of functions of Python that a call of one executes."""
+    """Returns the number of Python functions that a call executes."""
     count = 0
 
     def note(_: object, event: str, __: object) -> None:
         nonlocal count
         count += event == "call"
 
-    # Finalizers of what earlier tests have left would count, too.
+    # Finalizers of objects that earlier tests left would count too.
     gc.collect()
     gc.disable()
     sys.setprofile(note)
@@ -234,7 +234,7 @@ def test_asking_what_is_free_takes_no_longer_for_many_tenants() -> None:
 
 
 def test_jobs_that_need_no_memory_do_not_hide_a_leak() -> None:
-    """The worker's tests of the device come between calls, and succeed however much has leaked."""
+    """The worker's tests of the device run between calls, and succeed however much has leaked."""
     reasons: list[str] = []
     memory = DeviceMemory(torch.device("cpu"), 1000, on_leak=reasons.append)
     memory.share_with(Budget(100), Budget(100), Account("bytes of trainings", 100, "--training-mib"))
@@ -278,7 +278,7 @@ def test_the_bytes_of_a_budget_are_those_of_its_stores(seed: int) -> None:
 
 
 def test_the_payload_of_a_call_is_counted_once() -> None:
-    """It is reserved when it arrives, and part of what the call's job is predicted to take."""
+    """The payload is reserved when it arrives, and is part of what the call's job is predicted to take."""
     account = Account("bytes of payloads", 100, "--transit-mib")
     memory = DeviceMemory(torch.device("cpu"), 100, PayloadMemory(account, allocate_bytes))
     held = [account.reserve("own", 60)]
@@ -292,7 +292,7 @@ def test_the_payload_of_a_call_is_counted_once() -> None:
 
 
 class Ending:
-    """A call as accounts see it."""
+    """A call, with what accounts use of it."""
 
     tenant = "other"
 
@@ -320,11 +320,11 @@ def test_what_is_announced_takes_memory_from_others_once_it_is_there() -> None:
     memory.make_room(Cost(bytes=70))
     with pytest.raises(DeviceMemoryError):
         memory.make_room(Cost(bytes=71))
-    # Its job begins, and there is the reply, too.
+    # The rest of the payload arrives and the job begins, whose reply is counted too.
     assembler.add(memoryview(bytes(170)))
     memory.begin(call)
     assert payloads.used == 250
-    # Whatever is in use, what tests the device runs.
+    # Jobs that test the device run however much memory is in use.
     assert memory.run(lambda: "works", Cost()) == "works"
     call.end()
     assert (account.taken, payloads.used) == (0, 0)
@@ -342,7 +342,7 @@ def test_a_call_has_one_reservation_for_all_its_payloads_and_none_for_no_bytes()
     payloads.reserve(50, call)
     assert len(call._at_end) == 1
     assert (account.taken, payloads.used) == (350, 50)
-    # What the call would need in all is more than it can ever have, so that it need not try again.
+    # The call would need more in all than it can ever have, so it need not try again.
     with pytest.raises(BusyError, match="601 bytes of payloads are needed") as refused:
         payloads.reserve(251, call)
     assert refused.value.retry_seconds is None
@@ -359,7 +359,7 @@ def test_an_upload_leaves_nothing_behind_however_much_of_it_arrived(arrived: int
     assert payloads.used == arrived
     call.end()
     assert (payloads.account.taken, payloads.used) == (0, 0)
-    # What arrives late finds nothing to count.
+    # Data that arrives late is not counted.
     assembler.add(memoryview(bytes(0)))
     assert payloads.used == 0
 

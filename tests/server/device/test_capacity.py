@@ -1,4 +1,4 @@
-"""How much memory a worker takes for its own if it is told nothing, and how several workers share a host."""
+"""The memory that a worker takes by default, and how several workers share a host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def test_a_limit_of_data_counts_what_was_never_touched() -> None:
-    """What the function gives can be had, and not much more."""
+    """The reported bytes can be allocated, and not much more."""
     script = (
         "import mmap, re, resource, torch\n"
         "from lumigrad.server.device.capacity import default_capacity, free_bytes\n"
@@ -49,7 +49,7 @@ def test_a_tenant_never_has_all_that_payloads_may_take_on_one_of_several_workers
     for count in (1, 2, 4, 8):
         one = config.of_worker(0, count)
         assert 2 * one.max_payload_mib <= one.transit_share_mib <= one.transit_mib - 2 * one.max_payload_mib
-    # What was asked for is not exceeded.
+    # The configured limit is not exceeded.
     assert Config(tokens_file="tokens", transit_mib=2048).of_worker(0, 8).transit_mib == 2048
 
 

@@ -1,4 +1,4 @@
-"""Errors that only a new process gets over are told from those that pass."""
+"""Errors after which only a new process helps are told from those that pass."""
 
 from __future__ import annotations
 

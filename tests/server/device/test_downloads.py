@@ -59,7 +59,7 @@ def device() -> Iterator[Device]:
 
 
 class Asked:
-    """Work that is delivered to a thread of its own."""
+    """Work whose result is delivered to a thread of its own."""
 
     def __init__(
         self, device: Device, work: Callable[[], Delivery[Any]], cost: Cost | None = None, tenant: str = ""
@@ -196,7 +196,7 @@ def test_only_jobs_of_its_sequence_run_before_the_end_of_what_a_job_has_left(dev
 
 
 def test_a_job_of_the_same_sequence_waits_too_if_another_waits(device: Device) -> None:
-    """The device's thread cannot tell beforehand which of them is next."""
+    """The device's thread cannot tell beforehand which of the two is next."""
     ran: list[float] = []
     device.copies.go.clear()
     first = Asked(device, leaving(device, ran), Cost(sequence="steps"))
@@ -261,7 +261,7 @@ def test_a_device_lost_by_what_a_job_that_failed_has_queued_is_that_jobs_error(d
 
 
 def test_what_an_urgent_job_has_left_counts_against_its_priority(device: Device) -> None:
-    """For the turn of less urgent calls, after a second of more urgent ones."""
+    """The time counts towards the turn of less urgent calls, which comes after a second of more urgent ones."""
     until, counts = time.monotonic() + 4.0, {"trains": 0, "renders": 0}
     device.copies.before_copy = lambda: time.sleep(0.04)
 
@@ -387,7 +387,7 @@ def test_memory_is_kept_until_the_copy_has_ended_though_nobody_wants_the_result_
 
 @pytest.mark.parametrize("fault", [RuntimeError("the device failed"), Stopped("the kernels were stopped")])
 def test_what_a_job_that_fails_holds_is_freed_at_once(device: Device, fault: Exception) -> None:
-    """Not when Python next looks for cycles, since it may be the memory of a device or of a caller."""
+    """Python's next garbage collection would be too late, since it may be the memory of a device or of a caller."""
     alive: list[weakref.ref[np.ndarray[Any, Any]]] = []
 
     def fail(payload: np.ndarray[Any, Any]) -> None:

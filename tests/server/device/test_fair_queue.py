@@ -1,4 +1,4 @@
-"""Whose work is next: fair to tenants by device time, a tenant's urgent work first but not for ever, and places."""
+"""The order of work: fair to tenants by device time, a tenant's urgent work first but not forever; and places."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Work:
 
 
 class WorkQueue(TimedQueue):
-    """The queue, with work in place of its jobs."""
+    """The queue, with work in place of jobs."""
 
     def __init__(self, size: int = 100, *, has_tenants: bool = True) -> None:
         super().__init__(size, has_tenants=has_tenants)
         self._works: dict[Any, Work] = {}
 
     def put_work(self, work: Work) -> bool:
-        """False: there is no place."""
+        """Returns False if there is no place."""
         job = self.job(work.tenant, work.priority)
         outcome = self.put(job)
         assert outcome in {Outcome.PENDING, Outcome.FULL}
@@ -63,7 +63,7 @@ class WorkQueue(TimedQueue):
 
 
 def keep_busy(queue: WorkQueue, loads: list[Work], seconds: float) -> Counter[Work]:
-    """Have each load wait at all times, until so much device time is used; returns how much each of them had."""
+    """Keeps each load waiting until this much device time is used; returns how much each of them had."""
     had: Counter[Work] = Counter()
     for load in loads:
         queue.put_work(load)
@@ -109,7 +109,7 @@ def test_who_waits_for_each_reply_before_the_next_call_does_not_go_first_again()
         had[taken.tenant] += 1
         queue.charge(taken.seconds)
         if taken is one:
-            # Its time is charged already, and nothing of this tenant waits.
+            # The work's time is charged already, and nothing else of its tenant waits.
             queue.put_work(one)
         assert had["one"] <= had["many"] + 1
 
@@ -161,7 +161,7 @@ def test_a_priority_takes_nothing_from_other_tenants(urgent: Priority, other: Pr
 
 
 def filled(queue: WorkQueue, tenant: str) -> int:
-    """The number of items that the queue takes of a tenant."""
+    """Returns how many items of a tenant the queue takes."""
     for count in range(100):
         job = queue.job(tenant)
         if queue.put(job) == Outcome.FULL:

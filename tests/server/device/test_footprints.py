@@ -1,4 +1,4 @@
-"""What calls are predicted to take of the device's memory is about what they take."""
+"""Predictions of the device memory that calls take are about right."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GAUSSIANS = [
     (100_000, 1920, 1080, 1, 1),
     (100_000, 512, 512, 4, 1),
 ]
-# The fifth says whether the camera moves; then there are more outputs too. The last: how many slices move.
+# The fifth number says whether the camera moves, with more outputs then; the sixth, how many slices move.
 RAYS = [(10_000, 512, 512, 1, 0), (30_000, 256, 256, 4, 1)]
 MOVING = [(2_000, 16, 4_000, 1, 1, 2_000), (20_000, 64, 64, 2, 1, 500)]
-# The last says whether there are more outputs.
+# The last number says whether there are more outputs.
 SURFELS = [(10_000, 512, 512, 1, 0), (30_000, 256, 256, 4, 1)]
 # Trajectories, time steps, spheres, whether swept, whether costs. Their backward pass is torch's, whose memory on the
-# CPU nobody counts.
+# CPU is not counted.
 MESHES = [(100_000, 1, 1, 0, 0), (32, 32, 61, 0, 1), (32, 32, 61, 1, 1)]
 ON_CPU = [
     *(("spheres", what, *sizes) for sizes in SPHERES for what in PASSES),
@@ -62,7 +62,7 @@ def test_predictions_for_a_gpu_are_within_a_factor_of_two(case: tuple[Any, ...])
 
 @pytest.mark.parametrize("views", [1, 3])
 def test_a_backward_pass_takes_no_more_for_each_gaussian_than_is_predicted(views: int) -> None:
-    # One row of tiles: sums of several threads for one Gaussian depend on the machine.
+    # The image has one row of tiles, since sums of several threads for one Gaussian depend on the machine.
     few, many = (pass_of("gaussians", "backward", count, 16, 16, views, 1) for count in (50_000, 150_000))
     measured, predicted = many.measured() - few.measured(), many.predicted(CPU) - few.predicted(CPU)
     assert measured < 1.03 * predicted, f"{measured / predicted:.3f}"

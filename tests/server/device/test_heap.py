@@ -1,4 +1,4 @@
-"""Free memory between what lives on goes back to the system."""
+"""Free memory between live allocations goes back to the system."""
 
 from __future__ import annotations
 

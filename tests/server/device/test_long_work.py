@@ -1,4 +1,4 @@
-"""Long work in slices, between which others run; and the device time of a call, of all its jobs together."""
+"""Long work in slices, between which other jobs run; and the device time of all jobs of a call together."""
 
 from __future__ import annotations
 

@@ -79,12 +79,12 @@ def test_memory_is_registered_with_cuda_once(device: CudaDevice) -> None:
     assert memory.pin(device.device, address + 4096, 4096) == ""
     memory.unpin(device.device, address + 4096)
     if device.name == "gpu":
-        # A refusal does not show in what follows.
+        # The refusal causes no error in a later call.
         torch.ones(10, device=device.device).sum().item()
 
 
 class _StandInLane(NoLane):
-    """Has room for arrays that are not small."""
+    """A lane with room for arrays that are not small."""
 
     def __init__(self, pin: Callable[[np.ndarray], bool]) -> None:
         self.made: list[np.ndarray] = []

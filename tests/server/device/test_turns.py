@@ -14,7 +14,7 @@ from lumigrad.server.core.turns import Turn, Turns
 
 
 def nothing() -> None:
-    """The call goes on."""
+    """Lets the call go on."""
 
 
 class Line:
@@ -29,7 +29,7 @@ class Line:
         return Turn(self.turns, tenant)
 
     def wait(self, tenant: str, check: Callable[[], None] = nothing) -> None:
-        """Let a call wait, whose turn ends as soon as it has begun."""
+        """Let a call wait for a turn, which it ends at once."""
 
         def run() -> None:
             turn = self.turn(tenant)

@@ -1,4 +1,4 @@
-"""Requests that say no more than they must: the worker has the defaults, not one language's client."""
+"""Minimal requests: the defaults are the worker's, not those of a client in some language."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def posed_camera() -> camera_pb2.Camera:
 
 
 def away(cloud: dict[str, Any], name: str) -> dict[str, Any]:
-    """The cloud in front of a camera at the origin."""
+    """Returns the cloud moved in front of a camera at the origin."""
     return {**cloud, name: cloud[name] + np.array([0, 0, 6], np.float32)}
 
 
@@ -57,7 +57,7 @@ def test_settings_are_the_defaults_if_there_are_none(client: RawClient) -> None:
 def test_a_camera_without_a_pose_stands_at_the_origin(client: RawClient, kind: str) -> None:
     cloud = away(SPHERES, "positions") if kind == "spheres" else away(GAUSSIANS, "means")
     ref = client.put(cloud).scene.scene_id
-    # Repeated, because calls that repeat are read by other code.
+    # Repeated calls are read by other code than first ones.
     for _ in range(4):
         found, expected = (
             image(client, scene_ref={"scene_id": ref}, cameras=[camera]) for camera in (bare_camera(), posed_camera())
@@ -95,7 +95,7 @@ def test_the_depth_range_of_spheres_ends_behind_the_scene(client: RawClient, cam
     ).arrays["hits"]
     for _ in range(3):
         np.testing.assert_array_equal(hits(max_depth=0, **NEAR), hits(max_depth=100, **NEAR))
-    # Spheres of this call count, not the stored ones.
+    # The range ends behind the spheres of this call, not behind the stored ones.
     moved = {name: array * np.float32(3) if name == "positions" else array for name, array in SPHERES.items()}
     far = client.render(spec_of(camera, outputs=["hits"], max_depth=0, **NEAR), cloud=moved).arrays["hits"]
     np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""Builds of scenes beside the device's thread: one at a time of each tenant, counted until the device has them."""
+"""Builds of scenes outside the device's thread: one per tenant at a time, counted until the device has them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECONDS = 20.0
 
 
 class Owner:
-    """A call, as far as builds know it."""
+    """A call, with what builds use of it."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -65,7 +65,7 @@ def tenants(memory: DeviceMemory) -> Callable[[str], Any]:
 
 
 def beside(work: Callable[[], object]) -> tuple[threading.Thread, threading.Event]:
-    """Work on another thread, and an event at its end."""
+    """Starts work on another thread; returns the thread and an event that is set at the end."""
     done = threading.Event()
 
     def run() -> None:
@@ -170,7 +170,7 @@ def test_a_call_that_ends_while_it_waits_builds_nothing(tenants: Callable[[str],
 
 
 class Failing:
-    """Work that fails, by an error of its own or for lack of room; `kept` is alive as long as its frame."""
+    """Work that fails, by an error of its own or for lack of room; `kept` is alive as long as the work's frame."""
 
     def __init__(self, error: type[Exception]) -> None:
         self._error = error
@@ -228,7 +228,7 @@ def test_poses_of_an_update_are_set_on_the_thread_of_its_call(monkeypatch: pytes
         request.obstacles.add(name=f"box {index}", disabled=index == 3).pose.values.extend((0.0, index, 0, 1, 0, 0, 0))
     arrival = WorldKind().change(content, request, runtime=None)  # type: ignore[arg-type]
     make = arrival.receive(PayloadReader())(Owner())
-    # The rest is the job of the device's thread.
+    # The device's thread does the rest, and must not change poses.
     monkeypatch.setattr(meshes.World, "_changed", None)
     changed = make(StageTimes()).world()
     assert [instance.pose[1] for instance in changed.instances] == [float(index) for index in range(count)]

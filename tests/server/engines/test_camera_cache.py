@@ -1,4 +1,4 @@
-"""Cameras that the worker keeps hold nothing of a request that no field of theirs names."""
+"""Cached cameras keep nothing of a request but their known fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.calls.raw_calls import opencv_camera
 )
 def test_unknown_fields_are_not_kept(create, cache) -> None:
     encoded = opencv_camera(32, 24).SerializeToString()
-    # Field 2000, of 100 bytes, in the camera and in its model.
+    # An unknown field, 2000, of 100 bytes, in the camera and in its model.
     unknown = b"\x82\x7d\x64" + bytes(100)
     nested = camera_pb2.Camera.FromString(encoded)
     nested.opencv.MergeFromString(unknown)

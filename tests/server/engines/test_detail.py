@@ -54,7 +54,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("size", [6, 32])
 def test_gaussians_up_to_a_fifth_of_the_picture_lose_nothing(size: int, name: str) -> None:
-    """An orthographic camera draws ellipses of exactly so many standard deviations; surfels need a pinhole."""
+    """Ellipses of an orthographic camera have an exact reach in standard deviations; surfels need a pinhole camera."""
     random, settings = np.random.default_rng(size), Settings(**SETTINGS[name])
     shape = {} if settings.surfels else {"model": "orthographic"}
     camera = Camera.opencv(size, size, size / 2, size / 2, np.eye(3), (0, 0, 0), size, size, **shape)
@@ -113,7 +113,7 @@ def looking(seed: int, count: int) -> list[Camera]:
 
 
 def pixels(levels: LevelTable, camera: Camera) -> np.ndarray:
-    """[P, L] the errors of the levels at the distances to the finest ones."""
+    """Returns the errors [P, L] of the levels in pixels, at the distances to the finest boxes."""
     source: Any = camera.source
     eye = -np.asarray(source.rotation).T @ np.asarray(source.translation)
     low, high = levels.bounds[:, 0].astype(float).swapaxes(0, 1)
@@ -136,7 +136,7 @@ def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: in
     assert len(set(found[is_drawn])) > 2
     assert rows_of(levels, found) == levels.counts[is_drawn, found[is_drawn]].sum()
     for page in range(PAGES):
-        # A level does for a camera that does not see it; the finest has to.
+        # A level will do if it is fine enough for every camera that sees it; the finest always will.
         does = [all(fine[c][page, k] or not seen[c][page, k] or k == 0 for c in range(count)) for k in range(LEVELS)]
         level = max(k for k in range(LEVELS) if does[k])
         assert found[page] == (level if any(seen[c][page, level] for c in range(count)) else NONE)

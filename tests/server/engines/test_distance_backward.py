@@ -145,7 +145,7 @@ def test_contexts_count_the_meshes_that_they_keep_alive() -> None:
                 context_ids.append(reply.header.context_id)
                 sizes.append(process.metric("lumigrad_context_bytes"))
             raw.update(scene.scene_id, version, {"vertices": TORUS["vertices"] * np.float32(1 + 0.01 * version)})
-        # The first of a version counts the mesh too, and nearly all of the scene's bytes are its hierarchy.
+        # The first context of a version also counts the mesh; nearly all of the scene's bytes are the mesh's hierarchy.
         steps = np.diff([0.0, *sizes])
         assert steps[0] > steps[1] + 0.5 * scene.bytes
         assert steps[2] > steps[3] + 0.5 * scene.bytes

@@ -1,4 +1,4 @@
-"""DistanceService.Field: where voxels are, which way values point, and what is refused."""
+"""DistanceService.Field: where voxels are, which sign values have, and what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def centres(counts: tuple[int, int, int], voxel: float) -> np.ndarray:
 
 
 def turned(places: np.ndarray) -> np.ndarray:
-    """By TURNED."""
+    """Turns and shifts places by the pose TURNED."""
     cosine, sine = np.cos(0.6), np.sin(0.6)
     rotation = np.array([[cosine, -sine, 0], [sine, cosine, 0], [0, 0, 1]])
     return places @ rotation.T + [0.5, 0.25, 0.0]
@@ -76,7 +76,7 @@ def test_a_mesh_may_travel_inline(distances: DistanceClient) -> None:
         getattr(scene.mesh, name).CopyFrom(tensor_pb2.Tensor(dtype=dtype, shape=array.shape, inline=array.tobytes()))
     reply = distances.field(scene=scene, size=[0.1, 0.1, 0.1], voxel_size=0.1)
     assert reply.arrays["distance"].item() == pytest.approx(-0.5)
-    # There is no payload to look into.
+    # The request has no payload to read from.
     elsewhere = scene_pb2.Scene()
     elsewhere.mesh.vertices.CopyFrom(PayloadWriter().add(arrays["vertices"]))
     elsewhere.mesh.faces.CopyFrom(scene.mesh.faces)

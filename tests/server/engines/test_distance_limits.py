@@ -1,4 +1,4 @@
-"""Queries that are refused before anything is allocated for them, and such as nobody waits for any more."""
+"""Queries that are refused before anything is allocated for them, and queries whose callers have gone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_reply_above_the_limit_is_refused_by_the_header(distances: DistanceCli
         outputs=["normal", "closest", "distance", "face"],
         per_obstacle=True,
     )
-    # Nothing of the payload is sent.
+    # The payload is never sent.
     frames = [Frame(distance_pb2.QueryRequest(spec=header, payload_bytes=320_000))]
     error = failure(lambda: list(distances.stub.Query(iter(frames), timeout=60)))
     assert violation(error) == (
@@ -143,14 +143,14 @@ def test_a_query_that_nobody_waits_for_ends(process: WorkerProcess) -> None:
     rows = np.random.default_rng(0).uniform(-1, 1, (20, 1, 1000, 4)).astype(np.float32)
 
     def ended() -> float:
-        # Cancelled if the deadline passed while the request still arrived.
+        # The call is cancelled if the deadline passes while its request still arrives.
         labels = [{"method": "DistanceService.Query", "code": code} for code in ("DEADLINE_EXCEEDED", "CANCELLED")]
         return sum(process.metric("lumigrad_calls_total", **each) for each in labels)
 
     before = ended()
     error = failure(lambda: distances.query(world_id, np.abs(rows), outputs=["cost"], timeout=0.3))
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    # All of it would take far longer than the next caller waits here.
+    # The whole query would take far longer than the next caller waits here.
     assert distances.query(WORLD, ORIGIN, timeout=20).arrays["distance"].item() == pytest.approx(-0.5)
     until = time.monotonic() + 60
     while ended() != before + 1:

@@ -1,4 +1,4 @@
-"""DistanceService.Query over real sockets: what the kernels give arrives."""
+"""DistanceService.Query over real sockets: replies are what the kernels compute."""
 
 from __future__ import annotations
 

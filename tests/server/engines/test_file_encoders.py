@@ -1,4 +1,4 @@
-"""Image files are encoded without the GIL, so that other threads of a worker go on meanwhile."""
+"""Image files are encoded without the GIL, so that other threads of a worker go on."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lumigrad.server.engines.images import jpeg_of, png_of
 from lumigrad.server.sensorsim.pictures import PictureStyle
 
 _STEP_SECONDS = 2e-5
-# Longer than any test: the GIL changes hands where it is released, and is never taken away.
+# Longer than any test: the GIL changes hands only where it is released.
 _NEVER_SECONDS = 1e4
 
 
 def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -> float:
-    """The part of a call's processor time that passes between two steps of another thread at most; 1: it holds the GIL.
+    """Returns the largest part of a call's processor time between two steps of another thread; 1: it holds the GIL.
 
-    The least of several calls, up to one that has `enough`: on a busy machine the other thread may wait for a core.
+    The least of several calls counts, up to the first that has `enough`, as the other thread may wait for a core.
     """
     own = time.pthread_getcpuclockid(threading.get_ident())
     steps: list[float] = []
@@ -64,8 +64,8 @@ def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -
         sys.setswitchinterval(interval)
 
 
-# The part of a call's processor time that may pass without another thread of Python: 0.01 on a quiet machine; on a busy
-# one the other thread waits for a core, too.
+# The part of a call's processor time that may pass without a step of another Python thread: 0.01 on a quiet machine; on
+# a busy one the other thread waits for a core, too.
 _MOST = 0.25
 
 

@@ -1,4 +1,4 @@
-"""What a request about Gaussians may ask for: each refusal names field, limit and value."""
+"""Limits of requests about Gaussians: each refusal names field, limit and value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small(x: float = 0.0) -> camera_pb2.Camera:
 
 
 def changed(change: Callable[[Any], object], camera: camera_pb2.Camera | None = None, **settings: Any) -> Any:
-    """A spec whose camera is not as it should be."""
+    """Returns a spec with a changed camera."""
     spec = gaussian_spec(camera or small(), **settings)
     change(spec.cameras[0])
     return spec
@@ -182,7 +182,7 @@ def test_a_reply_above_the_payload_limit_is_refused_by_the_header(client: RawCli
     gradient = {"color": np.ones((100, 2, 2, 3), np.float32)}
     wanted = ["means2d_abs"]
     error = failure(lambda: client.backward(gradient, spec=gaussian_spec(*cameras), cloud=cloud, wanted=wanted))
-    # These are no gradients of rows, which alone may be sparse and have 16 bits.
+    # Only gradients of rows may be sparse or have 16 bits.
     remedy = "fewer gradients take less"
     assert violation(error) == ("spec.wanted", f"expected gradients of {limit}; {remedy}), got {size}")
 
@@ -197,7 +197,7 @@ def test_a_sparse_reply_is_limited_by_the_rows_that_it_has(client: RawClient, pr
     sparse = client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud, format=form).arrays
     assert 0 < len(sparse["index"]) * row_bytes < 1 << 20
     assert all(np.array_equal(sparse[name], dense[name][sparse["index"]]) for name in cloud)
-    # Now nothing hides the others.
+    # No Gaussian hides others now.
     cloud["means"][:, :2] *= 0.1
     cloud["opacities"][:] = 0.005
     cloud["scales"][:] = 0.1

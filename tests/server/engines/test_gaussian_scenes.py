@@ -1,4 +1,4 @@
-"""Scenes of Gaussians are stored, changed and refused as those of spheres are."""
+"""Scenes of Gaussians are stored, changed and refused as scenes of spheres are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tensor(name: str, array: np.ndarray, dtype: int = dtypes.FLOAT32) -> tensor_
 
 
 def test_a_call_brings_tensors_of_its_own(client: RawClient) -> None:
-    """They stand in for those of the stored scene, which stays as it was, in both passes and without a batch."""
+    """The tensors replace those of the stored scene, which does not change, in both passes and without a batch."""
     cloud, other = CLOUDS["sh"], gaussian_cloud(40, coefficients=0, channels=2, seed=30)
     scene = client.put(cloud).scene
     whole = {name: array for name, array in {**cloud, **other}.items() if name not in ("sh", "means")}
@@ -133,7 +133,7 @@ def test_an_update_must_fit_what_is_stored(client: RawClient, tensors: dict[str,
 
 
 def changed(base: str, **arrays: Any) -> dict[str, Any]:
-    """A cloud with other tensors; without those that are None."""
+    """Returns a cloud with other tensors, and without those that are None."""
     given = {name: np.asarray(array, np.float32) for name, array in arrays.items() if array is not None}
     return {name: array for name, array in {**CLOUDS[base], **given}.items() if arrays.get(name, 0) is not None}
 
@@ -178,7 +178,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
     client: RawClient, cloud: dict[str, Any], name: str, text: str
 ) -> None:
-    # Without means nothing else would say that it is of Gaussians.
+    # Without means, only the field shows that the scene is of Gaussians.
     def placed(payload: PayloadWriter) -> scene_pb2.Scene:
         content = scene_pb2.GaussianCloud(**{key: payload.add(array) for key, array in cloud.items()})
         return scene_pb2.Scene(gaussians=content)

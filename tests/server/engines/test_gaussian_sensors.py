@@ -1,4 +1,4 @@
-"""Sensors over the network: what the kernels give in-process, bit by bit, and refusals that name field and limit."""
+"""Sensors over the network: the kernels' results, bit for bit, and refusals that name field and limit."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ALL = (*CASES.values(), *JACOBIAN_CASES.values(), *RAY_CASES.values(), *LIDARS.v
 
 
 def forward_of(case: SensorCase, outputs: tuple[str, ...]) -> gaussians.Forward:
-    """The kernels' own rendering, retained."""
+    """Renders a case with the kernels, and retains its state."""
     return gaussians.forward(
         gaussians.Gaussians(**case.scene),
         [case.camera()],
@@ -149,7 +149,7 @@ def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> Non
     upstream = {"color": color_gradient(1, case.height, case.width, 3)}
     if case.on_rays:
         upstream |= {"hit_distance": color_gradient(1, case.height, case.width), "normals": upstream["color"]}
-    # The worker computes what the gradients need and no more, and with fewer features sums have another order.
+    # The worker computes only what the gradients need, and sums with fewer features have another order.
     state = forward_of(case, tuple(upstream)).state
     assert state is not None
     wanted = ("means", "cameras", "lenses", *(() if case.rays is None else ("rays",)))
@@ -163,7 +163,7 @@ def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> Non
 
 
 def test_given_rays_come_in_the_payload_and_stay_with_the_context(client: RawClient) -> None:
-    """Rays of two cameras, one after the other."""
+    """The payload has the rays of two cameras, one after the other."""
     case = RAY_CASES["given"]
     assert case.rays is not None
     both = torch.stack([case.rays, case.rays.flip(1)])
@@ -214,7 +214,7 @@ def test_opencvs_cameras_can_be_sensors(client: RawClient, camera: Any, lens: An
     expected = gaussians.forward(scene, [local], gaussians.Settings())
     reply = client.render(gaussian_spec(camera, projection_method=UNSCENTED), cloud=CLOUD)
     same_bits(reply.arrays, expected.outputs)
-    # Along rays with their own projection.
+    # Along rays, cameras keep their own projection.
     expected = gaussians.forward(scene, [local], gaussians.Settings(response="ray", projection_method="jacobian"))
     reply = client.render(gaussian_spec(camera, response=RAY), cloud=CLOUD)
     same_bits(reply.arrays, expected.outputs)
@@ -232,7 +232,7 @@ def test_lidars_order_by_distance_unless_told_otherwise(client: RawClient) -> No
 
 
 def changed(change: Callable[[Any], object], name: str = "rolling", **settings: Any) -> render_pb2.RenderSpec:
-    """A spec whose sensor is not as it should be."""
+    """Returns a spec with a changed sensor."""
     spec = gaussian_spec(message_of(CASES[name]), **settings)
     change(spec.cameras[0].sensor)
     return spec
@@ -254,14 +254,14 @@ def put(field: str, *values: float) -> Callable[[Any], None]:
 
 
 def changed_lidar(change: Callable[[Any], object], **settings: Any) -> render_pb2.RenderSpec:
-    """The same with a lidar."""
+    """Returns a spec with a changed lidar."""
     spec = gaussian_spec(message_of(LIDARS["moving"]), **{"response": gaussians_pb2.RESPONSE_RAY, **settings})
     change(spec.cameras[0].sensor)
     return spec
 
 
 def unchanged(sensor: Any) -> None:
-    """Leaves it as it is."""
+    """Leaves the sensor as it is."""
 
 
 FLAT = [1.0, 0, 0, 0, 1, 0, 0, 0, 1.001]
@@ -325,7 +325,7 @@ GIVEN = message_of(RAY_CASES["given"])
 
 
 def with_rays(**fields: Any) -> render_pb2.RenderSpec:
-    """A spec with rays of which fields are not as they should be."""
+    """Returns a spec with rays whose fields are changed."""
     spec = gaussian_spec(GIVEN, response=RAY)
     rays = spec.cameras[0].sensor.rays.rays
     for name in fields:
@@ -338,7 +338,7 @@ MATRIX, FLATTENED = np.eye(4), np.diag([1.0, 1.0, 1.0003, 1.0])
 
 
 def with_slice(name: str = "rolling", **fields: Any) -> render_pb2.RenderSpec:
-    """A spec with a moving slice of which fields are not as they should be."""
+    """Returns a spec with a moving slice whose fields are changed."""
     given = {"begin": 0, "end": 3, "matrix": MATRIX.ravel(), "matrix_end": MATRIX.ravel(), **fields}
     return changed(unchanged, name, transforms=[gaussians_pb2.SliceTransform(**given)])
 

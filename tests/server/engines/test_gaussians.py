@@ -1,4 +1,4 @@
-"""Renders and gradients of Gaussians over the network are what the kernels give in-process, bit by bit."""
+"""Renders and gradients of Gaussians over the network are what the kernels compute in-process, bit for bit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moved(begin: int, end: int) -> gaussians_pb2.SliceTransform:
 
 
 def upstream(*shape: int, names: tuple[str, ...] = ("color",)) -> Arrays:
-    """Gradients of the loss for images of C, H, W, D."""
+    """Returns gradients of the loss for images [C, H, W, D]."""
     return {name: color_gradient(*(shape if name == "color" else shape[:3])) for name in names}
 
 
@@ -143,7 +143,7 @@ def test_gradients_from_a_context_or_from_scratch_are_the_kernels_own(
     rendered = client.render(spec, retain=True)
     assert "kernel.blend" in {stage.name for stage in rendered.timings.stages}
     kept = shared_worker.metric("lumigrad_context_bytes")
-    # A context serves more than once.
+    # A context can be used several times.
     for _ in range(2):
         reply = client.backward(gradients, context_id=rendered.header.context_id, wanted=EVERYTHING)
         same_bits(reply.arrays, local)
@@ -187,7 +187,7 @@ def test_ids_have_no_gradient(client: RawClient, scene_id: str) -> None:
 @pytest.mark.parametrize("lead", [(150,), (2, 90)])
 def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, lead: tuple[int, ...]) -> None:
     cloud = gaussian_cloud(*lead, seed=3)
-    # Cameras that see a part of the Gaussians.
+    # The cameras see only a part of the Gaussians.
     cameras = [camera_of(width=16, height=16, x=0.8), camera_of(width=16, height=16, x=-0.8)]
     for camera in cameras:
         camera.opencv.fx = camera.opencv.fy = 200
@@ -218,7 +218,7 @@ def test_colors_may_differ_from_camera_to_camera(client: RawClient, lead: tuple[
     local = kernel_backward(spec, cloud, gradients, ("means", "colors")).gradients
     wanted = ["means", "colors"]
     same_bits(client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted).arrays, local)
-    # They have a row per camera, and stay as they are.
+    # Gradients of colours have a row per camera, and are never sparse.
     sparse = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": True}).arrays
     assert sparse["means"].shape == (len(sparse["index"]), 3)
     same_bits({"colors": sparse["colors"]}, {"colors": local["colors"]})

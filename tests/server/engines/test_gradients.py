@@ -1,4 +1,4 @@
-"""Gradients of a reply: what makes them fewer, and the number, read with them, that tells whether they are finite."""
+"""Gradients of a reply: how they can take fewer bytes, and the number that tells whether all of them are finite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_has_no_value_that_is_no_number() -> None:
 
 
 def test_nobody_waits_for_values_on_a_device() -> None:
-    # Such tensors have no values: whoever read one would raise.
+    # These tensors have no values, so reading one raises an error.
     on_device = [torch.empty(4, 3, device="meta"), torch.empty(7, device="meta", dtype=torch.float16)]
     with pytest.raises(RuntimeError):
         on_device[0].sum().item()

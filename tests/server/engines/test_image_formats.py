@@ -37,7 +37,7 @@ LEVELS = ("color", "alpha", "transmittance")
 
 
 def bright_cloud(kind: str, channels: int = 3) -> dict[str, Array]:
-    """With colours beyond 0 and 1."""
+    """Returns a cloud with colours below 0 and above 1."""
     rng = np.random.default_rng(7)
     cloud = sphere_cloud(channels=channels) if kind == "spheres" else gaussian_cloud(coefficients=0, channels=channels)
     return {**cloud, "colors": rng.uniform(-0.5, 1.5, cloud["colors"].shape).astype(np.float32)}
@@ -119,7 +119,7 @@ def test_jpeg_files_look_like_the_levels(client: RawClient, kind: str) -> None:
     spec, cloud = spec_for(kind, ("color", "alpha")), bright_cloud(kind)
     exact = client.render(spec, cloud=cloud).arrays
     sizes, errors = [], []
-    # 0 stands for 90.
+    # A quality of 0 stands for 90.
     for quality in (30, 0, 100):
         reply = client.render(spec, cloud=cloud, formats=formats_of({"color": JPEG}, quality))
         files = files_of(reply, "color")
@@ -200,7 +200,7 @@ def test_the_widest_pictures_fit_into_files(client: RawClient) -> None:
 
 
 def test_the_device_goes_on_while_files_are_made(client: RawClient) -> None:
-    # Noise takes long to compress, and next to no time to render: a sphere as large as the picture, seen by many.
+    # Noise takes long to compress, but little time to render: many small spheres, seen by many cameras.
     cloud = sphere_cloud(3000, radius=0.02)
     scene_id = client.put(cloud).scene.scene_id
     large = spec_of(*[opencv_camera(512, 512, x=0.01 * index) for index in range(24)], scene_id=scene_id)

@@ -41,7 +41,7 @@ class Request:
 
 
 class Kernels(CudaEngine):
-    """The CUDA kernels in the emulation; notes which images each call had them write."""
+    """The CUDA kernels in the emulation; notes which images each call writes."""
 
     def __init__(self) -> None:
         super().__init__(emulated().native, 0, lambda: 0)
@@ -75,7 +75,7 @@ def call_of() -> Call:
 
 
 def rendered(*requests: Request, retain: bool = False) -> Sequence[Any]:
-    """The colours of requests, of several as one batch."""
+    """Returns the colours of requests; several are rendered as one batch."""
     runner = EngineRunner(Transfer(torch.device("cpu")))
     if len(requests) == 1:
         result = complete(runner.forward(requests[0], call_of(), retain=retain)).result

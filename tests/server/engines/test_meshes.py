@@ -1,4 +1,4 @@
-"""Meshes in SceneService: what registration tells, what is refused, and vertices that move."""
+"""Meshes in SceneService: reports of registration, refusals, and vertices that move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_mesh_is_described_by_what_registration_found(client: RawClient) -> No
     assert (report.closed, report.oriented, report.rebuilt, report.growth) == (True, True, False, 1.0)
     assert (list(report.low), list(report.high)) == ([-0.5, -1.0, -1.5], [0.5, 1.0, 1.5])
     assert (report.volume, report.area) == (pytest.approx(6.0), pytest.approx(22.0))
-    # Vertices and faces themselves, and the hierarchy.
+    # The scene has vertices, faces and the hierarchy.
     assert scene.bytes > 8 * 12 + 12 * 12
 
 
@@ -130,7 +130,7 @@ def test_a_bad_mesh_is_refused_whichever_way_it_comes(
     if "vertices" in arrays and arrays["vertices"].dtype == np.float64:
         arrays["vertices"] = arrays["vertices"].astype(np.float32)
     if len(arrays) == 1:
-        # A message with one tensor only is told from its name.
+        # The names of a mesh without faces are those of no kind of scene, so the message is made here.
         payload = PayloadWriter()
         scene = scene_pb2.Scene()
         for key, array in arrays.items():

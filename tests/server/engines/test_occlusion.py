@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def looking(random: np.random.Generator) -> Camera:
-    """A camera anywhere, with any lens that is not bent, whose principal point may be outside of the picture."""
+    """Returns a camera anywhere, with a lens without distortion and a principal point in or near the picture."""
     rotation = np.linalg.qr(random.normal(size=(3, 3)))[0]
     rotation *= np.sign(np.linalg.det(rotation))
     center = random.uniform(-0.3, 1.3, 2) * (WIDTH, HEIGHT)
@@ -41,7 +41,7 @@ def looking(random: np.random.Generator) -> Camera:
 
 
 def in_front(camera: Camera, points: np.ndarray) -> np.ndarray:
-    """Points [N, 3] of the camera's frame in that of the world."""
+    """Returns points [N, 3] of the camera's frame in the world's."""
     source: Any = camera.source
     return np.asarray((points - source.translation) @ source.rotation)
 
@@ -51,7 +51,7 @@ def tensor(values: Any) -> torch.Tensor:
 
 
 def random_scene(random: np.random.Generator, camera: Camera, count: int) -> Gaussians:
-    """Gaussians of all sizes and shapes, in and around the picture, as large as their distance at most."""
+    """Returns Gaussians of all sizes and shapes, in and around the picture, at most as large as their distance."""
     depths = random.uniform(1, 30, count)
     fx, fy, cx, cy = camera.intrinsics(0.5)
     pixels = random.uniform(-0.5, 1.5, (count, 2)) * (WIDTH, HEIGHT)
@@ -66,7 +66,7 @@ def random_scene(random: np.random.Generator, camera: Camera, count: int) -> Gau
 
 
 def boxes_of(scene: Gaussians) -> np.ndarray:
-    """[N, 2, 3] three standard deviations of each Gaussian."""
+    """Returns boxes [N, 2, 3] that reach to three standard deviations of each Gaussian."""
     w, x, y, z = torch.nn.functional.normalize(scene.quats.double(), dim=1).unbind(1)
     rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)]
     rows += [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)]
@@ -86,7 +86,7 @@ def test_gaussians_are_drawn_on_the_tiles_of_their_boxes_alone(seed: int, name: 
 
 
 def test_flat_gaussians_that_face_the_camera_are_drawn_there_too() -> None:
-    """Nothing but the reach beyond three standard deviations makes them larger than their boxes."""
+    """Only the reach beyond three standard deviations makes them larger than their boxes."""
     random, camera = np.random.default_rng(5), Camera.opencv(80, 80, 50, 30, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
     count = 200
     scene = Gaussians(
@@ -100,7 +100,7 @@ def test_flat_gaussians_that_face_the_camera_are_drawn_there_too() -> None:
 
 
 def contained(scene: Gaussians, camera: Camera, settings: Settings) -> tuple[int, int, int]:
-    """Check where each Gaussian is drawn; returns how many boxes are known, are drawn, and are beside the picture."""
+    """Check where each Gaussian is drawn; return how many boxes are known, are drawn, and are beside the picture."""
     bounds = boxes_of(scene)
     known = drawn = missed = 0
     for row in range(len(bounds)):
@@ -121,12 +121,12 @@ def contained(scene: Gaussians, camera: Camera, settings: Settings) -> tuple[int
 
 
 def with_room(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rows [N + 1], the last of which is not a Gaussian yet."""
+    """Returns the rows and one more, [N + 1], which is not a Gaussian yet."""
     return {name: torch.cat([values, torch.full_like(values[:1], torch.nan)]) for name, values in rows.items()}
 
 
 def layers(random: np.random.Generator, camera: Camera, count: int, depth: float) -> Gaussians:
-    """Some large Gaussians between half a depth and that depth, opaque or not, which leave some of the picture free."""
+    """Returns large Gaussians between half a depth and that depth, opaque or not, with some of the picture free."""
     fx, fy, cx, cy = camera.intrinsics(0.5)
     depths = random.uniform(depth / 2, depth * 0.999, count)
     pixels = random.uniform(0, 1, (count, 2)) * (WIDTH, HEIGHT)
@@ -153,7 +153,7 @@ def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, nam
         return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
 
     found = open_tiles(drawn(with_backdrop(with_room(rows), camera, settings, depth)))
-    # The weakest one is blended longest: others may be left out where they would end a pixel.
+    # The weakest Gaussian is blended the longest; stronger ones may be left out where they would end a pixel.
     behind = with_backdrop(with_room(rows), camera, settings, depth * 1.01)
     behind["opacities"][-1] = 1.05 * settings.alpha_min
     shown = open_tiles(drawn(behind))
@@ -164,7 +164,7 @@ def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, nam
 
 @pytest.mark.parametrize("alpha_min", [1 / 255, 0.3])
 def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> None:
-    """The light that is left lets the weakest Gaussian be blended, and lets a backdrop end the pixel."""
+    """The remaining light suffices to blend the weakest Gaussian, but a backdrop would end the pixel."""
     camera = Camera.opencv(80, 80, 50, 30, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
     front = {
         "means": tensor([[0, 0, 2]]),

@@ -28,7 +28,7 @@ class Stored:
 
 
 class Patient:
-    """A call that is over after so many checks."""
+    """A call that ends after a number of checks."""
 
     def __init__(self, checks: int = 1 << 30) -> None:
         self.left = checks
@@ -51,7 +51,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DriveFrame]]:
-    """The frames of which whole requests were made."""
+    """The frames for which whole requests were made."""
     made: list[DriveFrame] = []
     whole = DriveFrame.spec
 
@@ -123,7 +123,7 @@ def test_tenants_that_read_files_at_different_times_get_the_slices_of_what_they_
         return [end - begin for begin, end in scene.slices(content_hash)]
 
     before = read("old")
-    # As many Gaussians in all, in other files.
+    # The two files are exchanged, so that the number of Gaussians stays the same.
     world, car = (place.file.parent / name for name in ("world.ply", "car.ply"))
     place.car.save(world)
     place.world.save(car)

@@ -1,4 +1,4 @@
-"""Manifests of driving scenes that calls name by address are read when they have changed, and not for each call."""
+"""Manifests of driving scenes that calls name by address are only read again when they have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surfels over the network: what the kernels give in-process, and refusals that name field, limit and value."""
+"""Surfels over the network: the kernels' results, and refusals that name field, limit and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worlds that are refused, by their headers where those tell."""
+"""Worlds that are refused, by their headers if these suffice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_grid(values: Any = GRID, voxel_size: float = 0.1, **fields: Any) -> Build
 
 
 def grid_that_claims(*shape: int) -> Build:
-    """One whose shape says more than its values are."""
+    """Returns a world with a grid whose shape claims more values than there are."""
 
     def build(payload: PayloadWriter) -> scene_pb2.Scene:
         obstacle = grid(GRID, 0.1, payload)

@@ -38,7 +38,7 @@ def mesh_id(client: RawClient) -> str:
 
 
 def distance(distances: DistanceClient, scene_id: str, **fields: Any) -> float:
-    """The distance of the origin."""
+    """Returns the distance from the origin."""
     return float(distances.query(scene_id, ORIGIN, **fields).arrays["distance"].item())
 
 
@@ -49,7 +49,7 @@ def test_a_world_is_named_by_its_content(distances: DistanceClient, mesh_id: str
     assert first.scene.content_hash == content_hash(world.world, PayloadReader().read)
     again = distances.put(world, content_hash=first.scene.content_hash)
     assert (first.existed, again.existed) == (False, True)
-    # What is said anyway makes no other world.
+    # Defaults that are written out do not make another world.
     said = world_of(mesh_obstacle(mesh_id, pose=pose_of(2, 0, 0), name="0", sign=1), world.world.obstacles[1])
     assert distances.put(said).scene == first.scene
     other = world_of(mesh_obstacle(mesh_id, pose=pose_of(3, 0, 0)), cuboid(1, 2, 3, name="shelf"))
@@ -118,7 +118,7 @@ def test_obstacles_move_and_are_switched_by_name(distances: DistanceClient, mesh
     updated = distances.update(scene.scene_id, 1, Change(name="1", disabled=True)).scene
     assert (updated.version, updated.content_hash, updated.bytes) == (2, "", scene.bytes)
     assert distance(distances, scene.scene_id) == pytest.approx(8.5)
-    # By one radian about z: the origin looks at an edge.
+    # The box is turned by one radian about z: the origin faces an edge.
     turned = pose_of(2, 0, 0, np.cos(0.5), 0, 0, np.sin(0.5))
     distances.update(scene.scene_id, 2, Change(name="a", pose=turned), Change(name="1", pose=pose_of(0, 3, 0)))
     expected = np.hypot(2 * np.cos(1) - 0.5, 2 * np.sin(1) - 0.5)
@@ -176,7 +176,7 @@ def test_a_world_follows_its_meshes(client: RawClient, distances: DistanceClient
     # Moving the obstacle does not bring the old mesh back.
     distances.update(world.scene_id, 1, Change(name="a", pose=pose_of(4, 0, 0)))
     assert distance(distances, world.scene_id) == pytest.approx(3.0)
-    # What was retained is of the mesh as it was.
+    # The retained query used the mesh as it was.
     context_id = retained.header.context_id
     gradient = {"distance": np.ones((1, 1, 1), np.float32)}
     assert distances.backward(gradient, context_id=context_id).arrays["spheres"].ravel()[0] == pytest.approx(-1.0)
@@ -192,7 +192,7 @@ def small() -> Iterator[tuple[WorkerProcess, RawClient]]:
 
 
 def fill(client: RawClient, count: int = 4) -> None:
-    """Store clouds of 0.7 MiB: the oldest things go."""
+    """Stores clouds of 0.7 MiB, which evict the oldest scenes."""
     for seed in range(count):
         client.put(sphere_cloud(26_000, seed=seed))
 
@@ -228,7 +228,7 @@ def test_a_deleted_mesh_is_gone_for_all_but_its_worlds(small: tuple[WorkerProces
     assert scene_ids(client) == {world.scene_id}
     assert distance(distances, world.scene_id) == expected
     assert process.metric("lumigrad_scene_bytes") == mesh.bytes + world.bytes + 2 * OVERHEAD_BYTES
-    # The name is taken: the same content is another scene now.
+    # The id is taken, so the same content is another scene now.
     assert client.put(arrays).scene.scene_id != mesh.scene_id
     if end == "delete":
         delete(client, world.scene_id)
@@ -243,7 +243,7 @@ def delete(client: RawClient, scene_id: str) -> None:
 
 
 def deleted_calls(client: RawClient, distances: DistanceClient, scene_id: str) -> list[Callable[[], object]]:
-    """Everything that wants a mesh by its name."""
+    """Returns all kinds of calls that name a mesh by its id."""
     return [
         lambda: delete(client, scene_id),
         lambda: client.get(scene_id=scene_id),

@@ -1,4 +1,4 @@
-"""The pause before a worker starts again grows with its crashes, until there were too many."""
+"""The pause before a worker is restarted grows with its crashes, until there were too many."""
 
 from __future__ import annotations
 

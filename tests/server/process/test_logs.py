@@ -90,7 +90,7 @@ def test_each_call_is_one_line_however_it_goes() -> None:
     reason="may not make namespaces of networks here",
 )
 def test_a_start_with_the_defaults_has_no_line_about_options() -> None:
-    # The default ports may be in use on this machine; in a network of its own they are not.
+    # The default ports may be in use on this machine, but not in a network of its own.
     apart = (
         "import ctypes, subprocess",
         "assert ctypes.CDLL(None).unshare(0x40000000) == 0, 'no network of its own'",
@@ -118,7 +118,7 @@ def calls_on_a_terminal(*options: str) -> list[str]:
     os.close(its)
     process.send_signal(signal.SIGTERM)
     text = b""
-    # The terminal ends with the last process that has it.
+    # The terminal ends with the last process that has it open.
     with suppress(OSError):
         while part := os.read(ours, 1 << 16):
             text += part
@@ -131,7 +131,7 @@ def calls_on_a_terminal(*options: str) -> list[str]:
 @pytest.mark.parametrize("level", ["auto", "calls"])
 def test_a_terminal_shows_calls_that_failed(level: str) -> None:
     shown = calls_on_a_terminal("--log-level", level)
-    # A start takes seconds.
+    # A start takes seconds, so it is shown.
     assert "INFO starting: " in shown[0]
     assert any("request_id=bad" in line for line in shown)
     assert any("request_id=good" in line for line in shown) == (level == "calls")

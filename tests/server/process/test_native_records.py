@@ -1,4 +1,4 @@
-"""Calls that ran without Python are counted and logged as all others are, to the byte of a line."""
+"""Calls that ran without Python are counted as all others are, and logged byte for byte alike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(seed: int, tenants: tuple[str, ...] = TENANTS) -> CallRecord:
 
 
 def add(records: Records, record: CallRecord) -> None:
-    """Add the same without Python."""
+    """Add the same record without Python."""
     records.add(
         method=record.method,
         request_id=record.request_id,
@@ -60,7 +60,7 @@ def add(records: Records, record: CallRecord) -> None:
 
 @pytest.fixture(params=["plain", "json", "foreign"])
 def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
-    """What is written to the log in each format, and by a handler that is not ours."""
+    """The text that is written to the log in each format, and by a handler that is not ours."""
     stream, before, level = io.StringIO(), logs.logger.handlers[:], logs.logger.level
     foreign = request.param == "foreign"
     handler: logging.Handler = logging.StreamHandler(stream) if foreign else logs._LineHandler(stream)

@@ -1,4 +1,4 @@
-"""Metrics and log lines of calls are written in batches, and nobody who looks misses a call that has ended."""
+"""Metrics and log lines of calls are written in batches, but no reader misses a call that has ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHOD = "Test.Call"
 
 
 class Writes(io.StringIO):
-    """Keeps what each write has written."""
+    """Keeps the text of each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Writes(io.StringIO):
 
 @pytest.fixture
 def written() -> Iterator[Writes]:
-    """What is written to the log."""
+    """The writes to the log."""
     stream, handlers, level = Writes(), logs.logger.handlers[:], logs.logger.level
     handler = logs._LineHandler(stream)
     handler.setFormatter(logs._PlainFormatter())

@@ -52,7 +52,7 @@ def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
 
 def test_the_default_port_of_the_metrics_gives_way() -> None:
     with socket.socket() as taken:
-        # If another process has it, it is taken just as well.
+        # The port is taken just as well if another process has it.
         with contextlib.suppress(OSError):
             taken.bind(("127.0.0.1", 9464))
             taken.listen()
@@ -105,7 +105,7 @@ def test_a_public_address_is_served_when_that_is_said_but_tells_nothing_of_itsel
         with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
             assert failure(lambda: list_services(channel)).code() == grpc.StatusCode.UNIMPLEMENTED
         assert RawClient(f"127.0.0.1:{process.port}").worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
-        # Metrics name tenants: they are for this machine unless --metrics-host says otherwise.
+        # Metrics name tenants, so only this machine can read them unless --metrics-host says otherwise.
         assert Config(host="0.0.0.0", insecure=True).metrics_address == "127.0.0.1"
         assert process.metric("lumigrad_call_threads") > process.metric("lumigrad_call_threads_busy")
 

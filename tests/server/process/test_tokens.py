@@ -1,4 +1,4 @@
-"""The file of tokens: what it may say, and that a change of it is noticed."""
+"""The token file: what it may contain, and that changes are noticed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokens_of(folder: Path, text: str) -> Tokens:
 
 
 def replace(file: Path, text: str) -> None:
-    """As editors and Kubernetes do it: another file takes the name."""
+    """Replaces a file as editors and Kubernetes do: another file takes its name."""
     beside = file.with_suffix(".new")
     beside.write_text(text)
     os.replace(beside, file)

@@ -1,4 +1,4 @@
-"""What a worker writes down of its calls for OpenTelemetry, received by a collector of the test's own."""
+"""OpenTelemetry spans of a worker's calls, received by a collector of the tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def worker_with(variables: dict[str, str], *options: str) -> Iterator[WorkerProc
 
 
 def traced(trace_id: str = TRACE, flags: str = "01") -> dict[str, Any]:
-    """What a caller sends who traces."""
+    """Returns the options of a call whose caller traces."""
     return {"metadata": (("traceparent", f"00-{trace_id}-{PARENT}-{flags}"),)}
 
 
@@ -62,7 +62,7 @@ def process(collector: tuple[Collector, str]) -> Iterator[WorkerProcess]:
 
 
 def check_stages(collector: Collector, span: ReceivedSpan, timings: object) -> list[str]:
-    """The stages lie in the call, and take the times that the reply told; returns their names in order."""
+    """Checks that the stages lie in the call and take the reported times; returns their names in order."""
     children = collector.children(span)
     for child in children:
         assert (child.trace_id, child.kind) == (span.trace_id, "INTERNAL")
@@ -153,7 +153,7 @@ def test_a_refused_call_tells_why_in_one_word_and_quotes_nobody(
     (missing,) = received.wait_for(RENDER, lumigrad__reason="scene_not_found")
     (invalid,) = received.wait_for(RENDER, lumigrad__reason="invalid_argument")
     for span, code in ((missing, "NOT_FOUND"), (invalid, "INVALID_ARGUMENT")):
-        # The caller's fault is no error of the worker's.
+        # The caller's fault is no error of the worker.
         assert (span.status, span.attributes["error.type"]) == (0, code)
         assert span.attributes["rpc.response.status_code"] == code
     assert not [raw for raw in received.raw if secret.encode() in raw]
@@ -218,7 +218,7 @@ def test_the_variables_of_opentelemetry_do_as_well_as_the_option_and_strangers_l
             client.render(spec_of(), cloud=sphere_cloud(), metadata=(bearer,))
             client.render(spec_of(), cloud=sphere_cloud(), metadata=(bearer, *traced()["metadata"]))
             client.close()
-        # The last spans leave when the worker ends.
+        # The worker exports its last spans when it ends.
     assert stranger.code() == grpc.StatusCode.UNAUTHENTICATED
     (span,) = [span for span in received.spans if span.name == RENDER]
     assert (span.trace_id, span.attributes["lumigrad.tenant"]) == (TRACE, "lab")

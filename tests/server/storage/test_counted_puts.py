@@ -1,4 +1,4 @@
-"""Puts of scenes that are written to the spool before they are stored, and read from there by others at once."""
+"""Puts of scenes that are written to the spool before they are stored, where others can already read them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_put_that_fails_is_not_counted() -> None:
     with pytest.raises(BusyError), store.counted("scene"):
         spool.files.add("scene")
         raise BusyError("full", None)
-    # Somebody else has put it, as far as anybody knows.
+    # Another call seems to have put the scene.
     assert store.restore(scene())
     assert not store.take_back("scene")
     assert len(store) == 1

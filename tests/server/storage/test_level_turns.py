@@ -1,4 +1,4 @@
-"""Pages that arrive are checked in turns, as the payloads of other calls are."""
+"""Pages that arrive are checked in turns, like the payloads of other calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = bytes(range(PAGES * ROWS * ROW_BYTES))
 
 
 class Stream:
-    """Rows that are all there."""
+    """Rows that have all arrived."""
 
     def __init__(self) -> None:
         self._at = 0
@@ -54,7 +54,7 @@ def test_each_page_waits_for_its_turn_and_gives_it_back() -> None:
         next_page = threading.Thread(target=next, args=(arriving,))
         next_page.start()
         next_page.join(0.2)
-        # It neither checks nor hands on a page while another has the turn.
+        # The page is neither checked nor handed on while another call has the turn.
         assert next_page.is_alive()
         assert len(checked) == page
         other.give()

@@ -1,4 +1,4 @@
-"""The byte budget: who goes first, and what is counted."""
+"""The byte budget: what is evicted first, and what is counted."""
 
 from __future__ import annotations
 

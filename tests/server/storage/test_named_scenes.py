@@ -53,7 +53,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_once_more(
         file.write_bytes(b"newer")
         second = threads.submit(found)
         while not first.done():
-            # The read ends once the second call waits, for it or for another one.
+            # The read ends once the second call waits, for this read or for another one.
             if sum(each.waiting for each in list(runtime.reads._reads.values())) == 2:
                 may_end.set()
             time.sleep(0.01)

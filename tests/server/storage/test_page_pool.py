@@ -1,4 +1,4 @@
-"""Cuts that calls draw have room together, whether or not they are kept."""
+"""Cuts that calls draw share the pool's room, whether or not they are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_cut_waits_for_room_beside_those_that_are_drawn() -> None:
     assert begun.wait(30)
     waiting.join(30)
     assert pool.end_drawing("two") and pool.end_drawing("three")
-    # A cut that is larger than all of it is drawn alone.
+    # A cut that is larger than the whole pool is drawn alone.
     draw("large", 200)
 
 
@@ -55,7 +55,7 @@ def test_cuts_get_room_in_the_order_of_their_arrival() -> None:
         thread.start()
         while len(pool._waiting) < waiting:
             thread.join(0.001)
-    # There would be room for the small one, which came later.
+    # The small cut would have room, but it came later.
     threads[1].join(0.2)
     assert order == []
     pool.end_drawing("first")

@@ -1,4 +1,4 @@
-"""SceneService: found by content, versioned, within a byte budget."""
+"""SceneService: scenes are found by content, have versions, and stay within a byte budget."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_update_that_is_repeated_is_made_once(client: RawClient) -> None:
     made = [update(version, f"update {version}") for version in range(1, 18)]
     assert [info.version for info in made] == list(range(2, 19))
     assert made[-1].update_id == "update 17"
-    # Whatever others made of the scene since; the worker looks no further back than 16 updates.
+    # The worker recognises the last 16 updates, whatever others have made of the scene since.
     for version in (2, 9, 17):
         assert update(version, f"update {version}") == made[version - 1]
     _, tensors = client.get(scene_id=scene_id, with_tensors=True)
@@ -242,7 +242,7 @@ def test_get_wants_one_key(client: RawClient) -> None:
 def test_the_least_recently_used_scene_makes_room() -> None:
     with worker("--device", "cpu", "--scene-mib", "2", "--max-payload-mib", "1") as process:
         client = RawClient(process.target)
-        # 0.7 MiB each: two fit.
+        # The clouds have 0.7 MiB each, so two of them fit.
         clouds = [sphere_cloud(26_000, seed=seed) for seed in range(3)]
         ids = [client.put(cloud).scene.scene_id for cloud in clouds[:2]]
         client.render(spec_of(scene_id=ids[0]))
@@ -251,7 +251,7 @@ def test_the_least_recently_used_scene_makes_room() -> None:
         assert listed == {ids[0], ids[2]}
         assert process.metric("lumigrad_evictions_total", store="scenes", reason="room") == 1
         assert process.metric("lumigrad_scenes") == 2
-        # Its content can be put again: the eviction forgot the hash too.
+        # The content can be put again, because the eviction removed its hash too.
         assert not client.put(clouds[1]).existed
         client.close()
 
@@ -300,12 +300,12 @@ def test_an_update_counts_what_it_copies() -> None:
         after = kept.replaced({name: torch.ones(4) for name in names})
         copied = [name for name in before if name not in names and after.by_name[name] is not before[name]]
         assert sum(before[name].nbytes for name in copied) == expected
-        # Each has memory of its own now.
+        # Each tensor has memory of its own now.
         assert after.copied_bytes(["c"]) == 0 or len(names) > 1
 
 
 def pages_of(list_scenes: Any, page_size: int) -> list[list[str]]:
-    """The scene ids of each page of a list."""
+    """Returns the scene ids of each page of a list."""
     pages, token = [], ""
     while not pages or token:
         reply = list_scenes(scene_pb2.ListRequest(page_size=page_size, page_token=token))
@@ -337,7 +337,7 @@ def test_a_list_that_one_reply_cannot_hold_is_refused_or_split(monkeypatch: pyte
         try:
             return scene_service.SceneService(tenants).List(request, call)
         finally:
-            # A turn changes how often all threads of the process give way, so it is given back.
+            # A turn changes how often the threads of the process switch, so it is given back.
             call.turn.give()
 
     assert pages_of(list_scenes, 0) == [[info.scene_id for info in infos]]

@@ -1,4 +1,4 @@
-"""Blobs on disk: what was written is read or nothing is, within a budget, each owner's apart."""
+"""Blobs on disk: read whole or not at all, within a budget, separately for each owner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spool_in(
 
 
 def again(spool: Spool, limit_bytes: int = 16 << 20) -> Spool:
-    """As the next process finds it."""
+    """Returns the spool as the next process finds it."""
     os.close(spool._claim)
     return spool_in(spool._folder, Metrics(), limit_bytes)
 
@@ -116,7 +116,7 @@ def test_what_is_forgotten_and_settled_does_not_come_back(spool: Spool) -> None:
     assert tenant_spool.forget("thing", "one")
     assert not tenant_spool.forget("thing", "one")
     assert tenant_spool.read("thing", "one") is None and tenant_spool.read_alias("thing", "other") is None
-    # Not even if nothing could be removed any more.
+    # The blob would not come back even if no file could be removed any more.
     tenant_spool.sync()
     spool = again(spool)
     assert len(spool) == 0 and spool.of_tenant("anna").read("thing", "one") is None
@@ -130,7 +130,7 @@ def test_what_a_crash_left_unfinished_is_removed(spool: Spool) -> None:
     (whole,) = files(spool)
     for name in (f"{whole.name}.part", f"{whole.name}.gone", "what is this"):
         whole.with_name(name).write_bytes(b"?")
-    # And a file that was replaced, but not removed.
+    # A file that was replaced may also be left.
     older = whole.with_name(whole.name[:-16] + "0" * 16)
     older.write_bytes(whole.read_bytes())
     spool = again(spool)
@@ -195,7 +195,7 @@ def test_the_least_recently_used_makes_room(tmp_path: Path, metrics: Metrics) ->
         write(tenant_spool, "five", LARGE[:4000])
     assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="no_room") == 1
     assert len(spool) == 3
-    # The next process may be given less.
+    # The next process may have a lower limit.
     spool = again(spool, 2_500)
     assert [head.name for head in spool.of_tenant("anna").heads("thing")] == ["three", "four"]
 
@@ -207,7 +207,7 @@ def test_each_owner_has_a_share_and_loses_its_own_only(tmp_path: Path, metrics: 
     for name in ("one", "two", "three"):
         write(anna, name, LARGE[:900])
     assert [head.name for head in anna.heads("thing")] == ["two", "three"]
-    # Carl has nothing that might go.
+    # Carl has nothing that could be evicted.
     write(ben, "more", LARGE[:700])
     with pytest.raises(BusyError, match="--whole"):
         write(spool.of_tenant("carl"), "one", LARGE[:900])
@@ -224,7 +224,7 @@ def test_snapshots_make_way_for_no_scene_and_scenes_for_snapshots(tmp_path: Path
     payload = [memoryview(LARGE[:900])]
     write(tenant_spool, "scene", LARGE[:900])
     for _ in range(3):
-        # A file of the same name takes the room of the one before.
+        # A file replaces the previous one of the same name, and takes its room.
         assert tenant_spool.write("training", "one", b"", payload)
     assert tenant_spool.touch("thing", "scene")
     assert tenant_spool.write("training", "two", b"", payload)
@@ -236,11 +236,11 @@ def test_snapshots_make_way_for_no_scene_and_scenes_for_snapshots(tmp_path: Path
         with pytest.raises(BusyError, match="2400 bytes of files"):
             write_another()
     assert [head.name for head in tenant_spool.heads("training")] == ["one", "two"]
-    # As the next process finds them: with scenes last, whatever is newer.
+    # The next process finds scenes last, whatever is newer.
     os.close(spool._claim)
     spool = spool_in(tmp_path, metrics, 2_400, idle_seconds=0.0)
     tenant_spool = spool.of_tenant("anna")
-    # Nobody has come back to them.
+    # Nobody has come back to the trainings, so one of them is evicted.
     assert tenant_spool.write("training", "three", b"", payload)
     assert [head.name for head in tenant_spool.heads("training")] == ["two", "three"]
 
@@ -390,7 +390,7 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
     assert not waiting.is_alive()
     assert writer.flush(10)
     assert written[0] == "b19" and len(written) == 25
-    # Many small writes of one are not each behind a large one of the other.
+    # Of many small writes of one tenant, not every one waits behind a large write of the other.
     assert written.index("b18") < written.index("a3")
 
 
@@ -406,7 +406,7 @@ def test_memory_has_its_room_until_it_is_released(tmp_path: Path, metrics: Metri
         own.memory("blocks", 2 << 20)
     assert write(spool.of_tenant("other"), "kept", LARGE)
     spool.sweep()
-    # Whatever ends the process, no file of it is left.
+    # Memory has no file with a name, so none is left however the process ends.
     assert [path.stat().st_size > 1 << 20 for path in (tmp_path / "spool").rglob("*-*") if path.is_file()] == [True]
     memory.release()
     memory.release()

@@ -32,7 +32,7 @@ def spool_in(folder: Path, limit_bytes: int = 1 << 20) -> Spool:
 
 
 def again(spool: Spool, limit_bytes: int = 1 << 20) -> Spool:
-    """The spool as the next process finds it."""
+    """Returns the spool as the next process finds it."""
     os.close(spool._claim)
     return spool_in(Path(spool._folder), limit_bytes)
 
@@ -47,7 +47,7 @@ def payload_of(spool: Spool) -> bytes | None:
 
 
 def named(spool: Spool) -> list[str]:
-    """The files that the next process would take."""
+    """Returns the files that the next process would take."""
     return [os.path.basename(file.path) for file in spool_files.files(spool._folder, spool_files.Trash())]
 
 
@@ -111,7 +111,7 @@ def test_a_version_without_room_does_not_make_way_for_the_one_before(tmp_path: P
     (first,) = Path(spool._folder).rglob("*-*-*")
     shutil.copy(first, tmp_path / first.name)
     write(spool.of_tenant("anna"), bytes(1000))
-    # The process ended before the first was removed.
+    # The process ends before the first file is removed.
     shutil.copy(tmp_path / first.name, first)
     assert payload_of(again(spool, limit_bytes=first.stat().st_size + 500)) is None
 
@@ -136,7 +136,7 @@ def test_what_a_crash_left_unfinished_does_not_stand_in_the_way(tmp_path: Path) 
 
 
 class Halted:
-    """A tenant's scenes with a spool, which holds the next write until it is told to go on."""
+    """A tenant's scenes with a spool that holds the next write until `go_on` is called."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.writer = SpoolWriter(spool_in(folder))
@@ -163,12 +163,12 @@ class Halted:
         assert self._has_begun.wait(SECONDS)
 
     def go_on(self) -> None:
-        """Let the write give its file a name, or find that it was called off."""
+        """Let the write give its file a name, or find that it was cancelled."""
         self._goes_on.set()
         assert self._has_name.wait(SECONDS)
 
     def versions_after_a_crash(self) -> list[int]:
-        """The versions that the next process would find now."""
+        """Return the versions that the next process would find now."""
         headers = [head.header for head in again(self.writer.spool).of_tenant("anna").heads("scene")]
         return [scene_pb2.GetReply.FromString(header).info.version for header in headers]
 
@@ -198,9 +198,9 @@ def test_a_first_version_whose_write_ends_during_an_update_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     halted = Halted(tmp_path / "spool", monkeypatch)
-    # The worker sees that there is no file, and then there is one.
+    # The worker sees no file, and then there is one.
     monkeypatch.setattr(halted.spool, "touch", after(halted.spool.touch, halted.go_on))
-    # The next version waits for the thread, as if the process ended before.
+    # The next version is never written, as if the process ended before.
     monkeypatch.setattr(halted.writer, "submit", lambda *_: SimpleNamespace(is_wanted=True, work=None))
     assert halted.store.replace(halted.scene.scene_id, 1, content()).version == 2
     assert halted.versions_after_a_crash() in ([], [2])

@@ -1,4 +1,4 @@
-"""Steps without a gradient that are made up for at once are those of Adam, one by one."""
+"""Steps of Adam without a gradient, made up for at once, equal the same steps one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIMIZERS = {
 
 
 def stepped(optimizer: Optimizer) -> Parameters:
-    """Parameters after three steps with random gradients."""
+    """Returns parameters after three steps with random gradients."""
     generator = torch.Generator().manual_seed(0)
     widths = {"means": (3,), "quats": (4,), "scales": (3,), "opacities": (), "sh": (4, 3)}
     tensors = {name: torch.rand(COUNT, *width, generator=generator) * 0.8 + 0.1 for name, width in widths.items()}

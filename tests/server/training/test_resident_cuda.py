@@ -1,4 +1,4 @@
-"""Steps without Python on CUDA devices, in the emulation: the same bits, and the host waits for nothing."""
+"""Steps without Python on the emulated CUDA device have the same bits, and the host waits for nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def native() -> ModuleType:
 
 @contextmanager
 def emulated(native: ModuleType) -> Iterator[None]:
-    """Kernels of steps with Python run on the emulated device, too."""
+    """Runs the kernels of steps with Python on the emulated device too."""
     engines = {
         "gaussians": GaussianEngine(native, 0, lambda: 0),
         "training": TrainingEngine(native, 0, lambda: 0),
@@ -107,7 +107,7 @@ def test_a_controlled_step_without_room_changes_nothing(kind: str, native: Modul
 
 
 def test_the_host_waits_for_nothing_in_steps(native: ModuleType) -> None:
-    """After the first one, in which it learns how long the lists of tiles are."""
+    """The host waits only for the first step, in which it learns how long the lists of tiles are."""
     state = with_everything("none")
     with maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native):
         first = maker.run(state, [[0]])
@@ -141,7 +141,7 @@ def test_the_host_waits_once_where_density_is_controlled(kind: str, native: Modu
 
 
 def near_and_far() -> TrainingState:
-    """A training that changes nothing, of two views: of a point far away, and of Gaussians that cover the film."""
+    """A training of two views that changes nothing: of a point far away, and of Gaussians that cover the film."""
     state, size = state_of("none", dict.fromkeys(RATES, 0.0)), (160, 128)
     messages = [training_pb2.TrainingView(camera=opencv_camera(*size)) for _ in range(2)]
     for message, depth in zip(messages, (60.0, -3.9), strict=True):
@@ -160,9 +160,9 @@ def test_a_step_with_more_pairs_than_there_is_room_for_is_the_same(native: Modul
     state = near_and_far()
     with maker_of(native.cuda_step_machine(0, 0)) as maker:
         found += maker.all(state, [[0]])[0]
-        # There is room for 1,024 pairs, but the 80 tiles of the film and 40 Gaussians have more.
+        # The lists have room for 1,024 pairs, but the 80 tiles of the film and 40 Gaussians have more.
         found += maker.all(state, [[1]])[0]
-        # There is room now.
+        # The lists have enough room now.
         found += maker.all(state, [[1]])[0]
     for got, wanted in zip(found, (*expected, expected[1]), strict=True):
         assert got.visible == wanted.visible

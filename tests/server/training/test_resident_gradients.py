@@ -1,4 +1,4 @@
-"""Gradients of steps without Python: those of float64 and autograd, for each term of the loss."""
+"""Gradients of steps without Python are those of float64 and autograd, for each term of the loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOSSES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 
 
 def frame_of(state: TrainingState, number: int, values: dict[str, Tensor]) -> Frame:
-    """A view of the scene in float64."""
+    """Renders a view of the scene in float64."""
     camera = state.views.messages[number].camera.opencv
     rotation, translation = (
         torch.tensor(list(part), dtype=torch.float64) for part in (camera.rotation, camera.translation)
@@ -45,12 +45,12 @@ def frame_of(state: TrainingState, number: int, values: dict[str, Tensor]) -> Fr
 
 
 def mean(values: Tensor, weights: Tensor) -> Tensor:
-    """The mean of [H, W, K] with weights [H, W]."""
+    """Returns the mean of [H, W, K] with weights [H, W]."""
     return (values * weights[..., None]).sum() / (weights.sum() * values.shape[-1])
 
 
 def loss_of(state: TrainingState, raw: dict[str, Tensor], matrices: Tensor, weights: dict[str, float]) -> Tensor:
-    """The loss of a step in float64."""
+    """Returns the loss of a step in float64."""
     values = {**raw, "scales": raw["scales"].exp(), "opacities": raw["opacities"].sigmoid()}
     frames = [frame_of(state, number, values) for number in VIEWS]
     targets = [{n: t.double() for n, t in state.views.tensors(number).items()} for number in VIEWS]
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_float64(name: str) -> None:
     found: dict[str, Any] = {n: state.parameters.by_name[n].first for n in raw}
     found["exposures"] = state.exposures.tensors["first"]
     for (part, first), expected in zip(found.items(), wanted, strict=True):
-        # The first moment after one step from 0.
+        # The first moment is that of a single step from 0.
         gradient = first.double() / (1 - state.plan.optimizer.betas[0])
         expected = torch.zeros_like(gradient) if expected is None else expected
         assert (gradient - expected).norm() <= 1e-3 * expected.norm() + 1e-12, part

@@ -1,4 +1,4 @@
-"""Steps without Python are the same, bit by bit; each is made whole or not at all, and others have their turns."""
+"""Steps without Python have the same bits, are made whole or not at all, and give others their turns."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_jobs_of_others_run_between_two_steps() -> None:
         for thread in (blocker, run, *others):
             thread.join(60)
     assert len(ran[0].reports) == 30 and state.step == 30
-    # Not after the whole run.
+    # The other jobs ran before the end of the run.
     assert max(seen) < 30
 
 

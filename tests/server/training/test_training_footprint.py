@@ -1,4 +1,4 @@
-"""What a training reserves by its shapes is what its tensors take."""
+"""A training reserves, by its shapes, what its tensors take."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
 
 def test_only_what_lies_behind_an_activation_takes_more_while_it_begins() -> None:
     shapes = {"means": [50, 3], "scales": [50, 3], "opacities": [50], "sh": [50, 16, 3]}
-    # The double of a value, that within limits, and its logit.
+    # A value in double precision, the value within limits, and its logit exist at the same time.
     assert Parameters.working_bytes(shapes) == 3 * 3 * 8
     assert Parameters.working_bytes({"positions": [50, 3]}) == 0
 
@@ -130,7 +130,7 @@ def test_a_training_of_half_of_the_memory_has_density_control(kind: str) -> None
 
 
 def test_the_copies_of_density_control_are_in_the_cost_of_their_step() -> None:
-    """A device that has memory for the training and its steps, but not for copies, refuses; nothing has changed."""
+    """A device with memory for the training and its steps, but not for copies, refuses a step and stays as it was."""
     sizes = ("--training-mib", "64", "--scene-mib", "64", "--max-payload-mib", "32", "--transit-mib", "64")
     with worker("--device", "cpu", *sizes, "--device-memory-mib", "90") as process:
         client = RawClient(process.target)
@@ -173,7 +173,7 @@ def test_idle_trainings_are_few_however_small_they_are() -> None:
                 pass
             store.keep(training, SimpleNamespace(scene_id=f"scene-{number}", reservation=reservation))
     assert len(store) == 256
-    # The longest idle ones have gone, and their memory with them.
+    # The trainings that were idle for longest have gone, and their memory with them.
     assert store.reserve((1 << 20) - 256).amount == (1 << 20) - 256
     with store.take_up(*leases[44], 0, call) as training:
         assert training.is_made

@@ -1,4 +1,4 @@
-"""A training has one holder: whoever takes it up ends the call that had it, and one of several wins."""
+"""A training has one holder: whoever takes it up ends the previous holder's call, and one of several wins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own(spooled: WorkerProcess) -> Iterator[RawClient]:
 
 
 def has_step(training: RawTraining, number: int) -> bool:
-    """Whether a training makes a step."""
+    """Returns whether a training makes a step."""
     try:
         return training.step(number).number == number
     except grpc.RpcError:
@@ -40,7 +40,7 @@ def has_step(training: RawTraining, number: int) -> bool:
 
 
 def is_lost(client: RawClient, started: training_pb2.TrainingStarted, **fields: int) -> bool:
-    """Whether a training cannot be taken up."""
+    """Returns whether a training cannot be taken up."""
     error = failure(RawTraining(client, taken_up(started, **fields)).reply)
     return detail(error, errors_pb2.TrainingLost).training_id == started.training_id
 
@@ -61,14 +61,14 @@ def test_whoever_takes_a_training_up_ends_the_call_before(own: RawClient, at_ste
     second = RawTraining(own, taken_up(started, **fields))
     again = second.started()
     assert again.step == (3 if at_step is None else at_step)
-    # Nothing that the former holder asks for is done any more.
+    # Requests of the former holder have no effect any more.
     for kind in ("publish", "snapshot", "finish"):
         first.send(**{kind: getattr(training_pb2, kind.capitalize())()})
     assert failure(first.reply).code() == grpc.StatusCode.CANCELLED
     assert second.step(again.step).snapshotted
     assert second.publish().scene.version == started.scene.version + 1
     second.close()
-    # Its snapshots are there, too.
+    # The second holder's snapshots are there too.
     third = RawTraining(own, taken_up(started, at_step=again.step))
     assert third.started().step <= again.step
     third.finish()
@@ -76,7 +76,7 @@ def test_whoever_takes_a_training_up_ends_the_call_before(own: RawClient, at_ste
 
 
 def step_after_restart(spool: Path, started: training_pb2.TrainingStarted) -> int:
-    """The step at which a new worker takes a training up."""
+    """Returns the step at which a new worker takes a training up."""
     with worker("--device", "cpu", "--spool", str(spool)) as process, process.channel() as channel:
         training = RawTraining(RawClient("", channel=channel), taken_up(started))
         step: int = training.started().step
@@ -100,7 +100,7 @@ def test_what_is_in_a_snapshot_has_its_target_images_in_the_spool_too(tmp_path: 
     with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
         own = RawClient("", channel=channel)
         start = start_of(own, snapshot_every=1)
-        # They keep the thread busy in which scenes are written.
+        # These images keep the thread busy that writes scenes.
         for seed in range(100, 130):
             put_target_image(own, seed, (512, 512))
         for index, view in enumerate(start.views):
@@ -114,7 +114,7 @@ def test_what_is_in_a_snapshot_has_its_target_images_in_the_spool_too(tmp_path: 
 
 
 def test_steps_under_way_are_made_whole_or_not_at_all(own: RawClient) -> None:
-    """The second holder goes on where the first was stopped, and gets what an undisturbed training gets."""
+    """The second holder continues where the first was stopped, and gets what an undisturbed training gets."""
     count, steps = 40, []
     undisturbed, _ = begun(own, gaussian_cloud(), seed=3)
     expected = [undisturbed.step(number, [number % 3]).loss for number in range(count)]
@@ -213,11 +213,11 @@ def test_the_former_holder_cannot_take_it_back_by_itself(own: RawClient) -> None
     assert second.started().holder == 2
     error = failure(RawTraining(own, taken_up(started, holder=1)).reply)
     assert detail(error, errors_pb2.TrainingHeld).scene_id == started.scene.scene_id
-    # It was not disturbed, and may come back itself.
+    # The second holder was not disturbed, and may itself come back.
     assert has_step(second, 0)
     third = RawTraining(own, taken_up(started, holder=2))
     assert third.started().holder == 2
-    # With the lease alone anybody may.
+    # Anybody may take the training up with the lease alone.
     fourth = RawTraining(own, taken_up(started))
     assert fourth.started().holder == 3
     fourth.finish()
@@ -225,7 +225,7 @@ def test_the_former_holder_cannot_take_it_back_by_itself(own: RawClient) -> None
 
 @pytest.mark.parametrize("position", range(0, 700, 50))
 def test_a_start_that_is_repeated_finds_its_training(position: int, spooled: WorkerProcess, own: RawClient) -> None:
-    """Wherever the reply to the first one is lost."""
+    """The reply to the first start is lost at some position."""
     start = start_of(own)
     start.start_id = f"start {position}"
     with FaultProxy(spooled.target) as proxy:
@@ -236,7 +236,7 @@ def test_a_start_that_is_repeated_finds_its_training(position: int, spooled: Wor
         training = RawTraining(own, start)
         assert training.started().step == 0
         assert has_step(training, 0) and not (known and has_step(lost, 1))
-        # The scene is free as soon as it has ended.
+        # The scene is free as soon as its training has ended.
         training.finish()
         start.start_id = ""
         again = RawTraining(own, start)
@@ -266,7 +266,7 @@ def test_a_training_that_takes_most_of_its_share_goes_back(tmp_path: Path) -> No
         nbytes = process.metric("lumigrad_training_bytes")
         assert nbytes > 5.5 * (1 << 20)
         losses = [first.step(number).loss for number in range(5)]
-        # There is no snapshot that old: the training is as it was.
+        # No snapshot is that old, so the training stays as it was.
         assert is_lost(client, started, at_step=1)
         second = RawTraining(client, taken_up(started, at_step=2))
         assert second.started().step == 2

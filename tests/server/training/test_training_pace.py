@@ -1,4 +1,4 @@
-"""The pace of a step: schedules pass as if all that they count in steps had been divided by it."""
+"""The pace of a step: schedules pass as if all their numbers of steps had been divided by it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = 8
 
 
 def start(client: RawClient, strategy: str, scale: int) -> training_pb2.TrainingStart:
-    """Rates that fall, harmonics that are added, and density control, all within `scale` times the usual steps."""
+    """A start with falling rates, added harmonics and density control, all within `scale` times the usual steps."""
     density = density_pb2.DensityControl(extent=2.0)
     if strategy == "mcmc":
         density.mcmc.CopyFrom(
@@ -35,7 +35,7 @@ def start(client: RawClient, strategy: str, scale: int) -> training_pb2.Training
 
 
 def done_by(client: RawClient, begun: training_pb2.TrainingStart, paces: list[float]) -> list[training_pb2.StepDone]:
-    """The results of steps, each with its pace."""
+    """Returns the results of steps, each with its pace."""
     training = RawTraining(client, begun)
     training.started()
     found = []

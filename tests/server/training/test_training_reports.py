@@ -34,7 +34,7 @@ from support.training.states import DENSITIES, LIMITS, Wanted, state_of
 from support.workers.slow_render import wait_until
 
 CPU = torch.device("cpu")
-# What makes the host wait for a GPU.
+# Functions that make the host wait for a GPU.
 READS = {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__", "is_nonzero"}
 
 
@@ -222,7 +222,7 @@ def test_a_step_whose_caller_is_gone_is_reported_to_the_next_call() -> None:
 
 
 def test_another_job_runs_after_the_end_of_a_step_on_the_device() -> None:
-    """Its time on the device would otherwise contain the step's, and the step's errors would be its own."""
+    """The job's device time would otherwise contain the step's, and the step's errors would become the job's."""
     state, copies, ran = state_of("none"), EmulatedCopies(), []
     copies.go.clear()
     with session_of(state, Requests(*steps(1)), emulated_transfer(copies)) as session:

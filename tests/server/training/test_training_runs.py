@@ -1,4 +1,4 @@
-"""One request for several steps: they are those that as many requests make."""
+"""One request for several steps makes the same steps as several requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begun(client: RawClient, **fields: Any) -> RawTraining:
 
 
 def told(training: RawTraining, count: int) -> list[training_pb2.StepDone]:
-    """The results of so many steps of requests with a count."""
+    """Returns the results of this many steps of requests with a count."""
     found: list[training_pb2.StepDone] = []
     while len(found) < count:
         reply = training.reply()
@@ -33,7 +33,7 @@ def told(training: RawTraining, count: int) -> list[training_pb2.StepDone]:
 
 @pytest.mark.parametrize("is_controlled", [False, True])
 def test_steps_of_one_request_are_those_of_several(is_controlled: bool, client: RawClient) -> None:
-    # At step 4 rows are added, in the middle of a run.
+    # Rows are added at step 4, in the middle of a run.
     density = density_pb2.DensityControl(
         extent=2.0, mcmc=density_pb2.McmcStrategy(start=3, every=4, cap=200, noise=5e3, min_opacity=0.1)
     )
@@ -45,7 +45,7 @@ def test_steps_of_one_request_are_those_of_several(is_controlled: bool, client: 
     found = told(one, len(VIEWS))
     assert one.step(len(VIEWS)).number == len(VIEWS)
     one.finish()
-    # It has published nothing.
+    # The first training has published nothing, so both begin with the same scene.
     several = RawTraining(client, start_of(client, cloud, **fields))
     several.started()
     assert found == [several.step(number, [view]) for number, view in enumerate(VIEWS)]

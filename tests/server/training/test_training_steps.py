@@ -27,15 +27,15 @@ from support.training.resident import plain_step
 from support.training.states import LIMITS, Wanted, state_of
 
 STEPS = 5
-# In these, something fails.
+# The steps in which calls fail.
 FAULTY = {"none": (1,), "adaptive": (2, 3), "mcmc": (1, 2)}
-# While a step renders and differentiates, it only reads what it trains: of that part every so-manieth call fails, of
-# the rest every second one.
+# Up to its last backward pass, a step only reads what it trains: in this part one call in STRIDE fails, afterwards
+# every second one.
 STRIDE = 60
 
 
 class InjectedError(Exception):
-    """What fails."""
+    """The error of a call that is made to fail."""
 
 
 class Faults(TorchDispatchMode):
@@ -45,10 +45,10 @@ class Faults(TorchDispatchMode):
         super().__init__()
         self._own = {parameter.raw.data_ptr() for parameter in parameters.by_name.values()}
         self._fail_at = fail_at
-        # All calls so far that could fail.
+        # The names of all calls so far that could fail.
         self.names: list[str] = []
         self._is_inside = False
-        # What was called once the parameters themselves had begun to change: nothing stops there.
+        # The names of the calls since the parameters themselves began to change, none of which may fail.
         self.last: list[str] | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,7 +78,7 @@ class Faults(TorchDispatchMode):
 
 
 class NativeProxy(ModuleType):
-    """The compiled functions, each call of which `faults` hears of."""
+    """The compiled functions; `faults` is notified of each call."""
 
     faults: Faults | None = None
 
@@ -97,7 +97,7 @@ class NativeProxy(ModuleType):
 
 @pytest.fixture(scope="module")
 def native() -> Iterator[NativeProxy]:
-    """In place of the extension, wherever it is used."""
+    """A proxy in place of the extension, wherever that is used."""
     proxy = NativeProxy("_native")
     users = [
         module
@@ -111,7 +111,7 @@ def native() -> Iterator[NativeProxy]:
 
 
 def stepped(state: TrainingState, is_own: bool) -> StepReport:
-    """Make a step, with the training's loss or with one's own, of views that the worker chooses."""
+    """Make a step, with the training's loss or the caller's own, of views that the worker chooses."""
     call: Any = Wanted()
     views = state.views.chosen(7, state.chosen, 2)
     planned = Planned.of(state, views, ("color", "alpha"), LIMITS, "step", 2)
@@ -122,12 +122,12 @@ def stepped(state: TrainingState, is_own: bool) -> StepReport:
 
 
 def told(number: int, report: StepReport) -> training_pb2.StepDone:
-    """What the client is told."""
+    """Return the message that the client receives."""
     return done_message(number, report.read([tensor.numpy() for tensor in report.numbers]))
 
 
 def everything(state: TrainingState) -> dict[str, Any]:
-    """All that a step may change, in bits."""
+    """Return everything that a step may change, in bits."""
     found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
     found |= {name: list(tensor.shape) for name, tensor in state.parameters.values.items()}
     found["views"] = [view.SerializeToString() for view in state.views.messages]
@@ -146,7 +146,7 @@ def failing(native: NativeProxy, state: TrainingState, fail_at: int) -> Iterator
 
 
 def places_of(names: list[str]) -> list[int]:
-    """The calls of a step that are to fail, one after the other."""
+    """Return the calls of a step that are to fail, one after the other."""
     changing = 1 + max(index for index, name in enumerate(names) if "backward" in name)
     return [*range(0, changing, STRIDE), *range(changing, len(names), 2)]
 
@@ -169,7 +169,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
         done = stepped(state, is_own)
         assert told(number, done) == told(number, expected)
         assert everything(state) == everything(undisturbed), number
-    # What is done in place comes last: nothing is allocated then, and nothing but kernels called.
+    # Changes in place come last: nothing is allocated any more, and only kernels are called.
     in_place = {"none": {("training_adam",)}, "adaptive": {()}, "mcmc": {("training_adam", "density_add_noise"), ()}}
     assert last == in_place[kind]
     assert state.generation == (0 if kind == "none" else 2)

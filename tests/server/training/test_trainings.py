@@ -1,4 +1,4 @@
-"""What TrainingService answers to starts."""
+"""Answers of TrainingService to starts."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ from support.meshes.shapes import torus
 
 PACKAGES = ("", ".torch", ".jax", ".training", ".robots", ".formats", ".datasets", ".pictures", ".aio")
 KERNELS = {"gaussians": gaussian_kernels, "spheres": sphere_kernels, "meshes": mesh_kernels}
-# Take or make messages of the protocol, or parts of a call; programs call what is above them.
+# Functions that take or make messages of the protocol or parts of a call: programs do not call them.
 INNER = re.compile(r".*\.(of|names|values|filled|message|set_result|send_step|receive_step|settle|at)|Trainer\.apply")
-# Their line says all: they raise nothing of ours, and need no more words than their names.
+# One line is enough for these: they raise no errors of ours, and their names say the rest.
 PLAIN = {
     *("Robot.collision_meshes", "StoredScene.gaussians", "StoredScene.invalid", "StoredScene.keep"),
     *("StoredScene.of_degree", "StoredScene.reordered"),
@@ -48,7 +48,7 @@ MADE = (
     *("Robot", "Spheres", "SpinningLidar", "TargetImage", "Transform", "UnscentedTransform", "VoxelGrid", "Windshield"),
     "World",
 )
-# Need files or a worker that tests elsewhere have; or begin what another example ends.
+# Examples that need files or a worker of other tests, or that begin what another example ends.
 NOT_RUN = {
     *("Client.drive_frame", "Client.drive_pictures", "read_drive_log", "Robot.load", "Robot.at", "Robot.spheres"),
     *("Robot.link_poses", "Capture.load", "Client.trainer", "Client.resume_trainer", "Client", "Camera.inria"),
@@ -69,7 +69,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 if not inspect.isfunction(found) or member.startswith("_") or found in seen:
                     continue
                 if package == ".aio" and hasattr(found, "__wrapped__"):
-                    # A coroutine of a method of `Client`, whose docstring it has.
+                    # A coroutine has the docstring of the method of `Client` that it wraps.
                     continue
                 if "lumigrad" in found.__module__:
                     seen.add(found)
@@ -78,7 +78,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def public() -> dict[str, Any]:
-    """All public names of the packages; those of `lumigrad.client` itself before others."""
+    """All public names of the packages; those of `lumigrad.client` itself take precedence."""
     modules = [importlib.import_module(f"lumigrad.client{package}") for package in reversed(PACKAGES)]
     return {name: getattr(module, name) for module in modules for name in module.__all__}
 
@@ -88,7 +88,7 @@ FUNCTIONS = {name: it for name, it in functions() if name not in PLAIN and not I
 
 
 def section(documented: Any, title: str) -> str:
-    """The text of a section of a docstring; empty without it."""
+    """The text of a section of a docstring; empty if there is none."""
     text = inspect.getdoc(documented) or ""
     found = re.search(rf"^{title}:\n((?:    .*\n|\n)+)", text + "\n", re.M)
     return textwrap.dedent(found[1]) if found else ""
@@ -100,7 +100,7 @@ def test_docstrings_are_complete(name: str) -> None:
     told = re.findall(r"^(\w+): ", section(function, "Args"), re.M)
     parameters = [it for it in inspect.signature(function).parameters if it not in ("self", "cls")]
     if name.startswith("jax."):
-        # They refer to those of torch.
+        # Functions of JAX refer to the arguments of torch's.
         told = re.findall(r"^(\w+): ", section(FUNCTIONS[name.removeprefix("jax.")], "Args"), re.M)
         parameters = [it for it in parameters if it in told or it not in ("outputs",)]
     assert not set(parameters) - set(told), "Args"
@@ -115,7 +115,7 @@ def test_values_have_examples(name: str) -> None:
 
 @pytest.fixture
 def names(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What examples may use. Some write files."""
+    """The names that examples use, in a temporary folder, since some write files."""
     monkeypatch.chdir(tmp_path)
     from lumigrad.client import jax as jax_functions
 
@@ -159,7 +159,7 @@ def test_examples_run(names: dict[str, Any]) -> None:
     failed = {}
     for name in RUN:
         try:
-            # Some update or delete the scene.
+            # Some examples update or delete the scene.
             scene = names["client"].put(names["gaussians"])
             run(FUNCTIONS.get(name) or VALUES[name], {**names, "scene": scene})
         except Exception as error:
@@ -168,7 +168,7 @@ def test_examples_run(names: dict[str, Any]) -> None:
 
 
 def test_examples_of_trainings_run(names: dict[str, Any]) -> None:
-    # Not the scene of the other examples, one of which leaves a training on the worker.
+    # A scene other than that of the other examples, one of which leaves a training on the worker.
     names["gaussians"] = dataclasses.replace(names["gaussians"], opacities=0.9 * names["gaussians"].opacities)
     names["scene"] = names["client"].put(names["gaussians"])
     run(Client.trainer, {**names, "print": lambda *_: None})

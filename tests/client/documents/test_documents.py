@@ -75,7 +75,7 @@ def test_code_is_run_by_a_test(document: Path):
 
 
 def test_examples_are_run_by_a_test():
-    """Examples that are programs are run; the others are modules of theirs."""
+    """Examples that are programs are run; the others are their modules."""
     programs = {path.name for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text("utf-8")}
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert not {name for name in programs if f'"{name}"' not in tests}
@@ -94,11 +94,11 @@ def test_tests_that_are_named_exist(document: Path):
 
 
 def test_messages_of_the_page_on_troubles_are_in_the_source():
-    """Each quoted message, where its fixed parts between dots stand in one file."""
+    """For each quoted message, one file has all of its fixed parts, which dots separate."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     told = [text for row in re.findall(r"^\| (`[^|]*`) \|", page, re.M) for text in re.findall(r"`([^`]+)`", row)]
     files = [path for room in ("client", "server", "kernels") for path in (ROOT / room).rglob("*.py")]
-    # Strings that go on in the next line, as one.
+    # Joins strings that continue on the next line.
     sources = [re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8")) for path in files]
     assert len(told) > 15
     lost = [text for text in told if not any(all(part in it for part in text.split(" … ")) for it in sources)]
@@ -115,7 +115,7 @@ def test_what_tenants_can_count_on_is_tested():
 
 @cache
 def help_of(command: str) -> str:
-    """What `lumigrad COMMAND --help` prints."""
+    """The output of `lumigrad COMMAND --help`."""
     done = lumigrad(command, "--help")
     assert done.returncode == 0, f"lumigrad {command}: {done.stderr}"
     return done.stdout
@@ -225,7 +225,7 @@ def test_the_times_of_the_readme_are_those_of_the_tables():
     """Benchmarks write their tables into docs/performance.md; the README repeats some of the rows."""
     speed = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
     shown = [re.findall(r"\d[\d,.]* M|\d[\d,.]* / [\d,.]+|[\d.,]+x(?: / [\d.,]+x)?", row) for row in rows_of(speed)[1:]]
-    # The second table has a heading, too.
+    # Drops the heading of the second table.
     shown = [figures for figures in shown if figures]
     tables = rows_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
     assert len(shown) >= 7 and all(len(figures) >= 3 for figures in shown)
@@ -233,12 +233,12 @@ def test_the_times_of_the_readme_are_those_of_the_tables():
 
 
 def rows_of(text: str) -> list[str]:
-    """The rows of Markdown's tables, without the lines below their heads."""
+    """The rows of Markdown's tables, without the lines below their headings."""
     return [line for line in text.splitlines() if line.startswith("| ")]
 
 
 def defaults_of_the_worker() -> dict[str, str]:
-    """Each option of `lumigrad serve` with its default; empty: there is none."""
+    """Each option of `lumigrad serve` with its default; empty if it has none."""
     defaults = {}
     for entry in re.split(r"\n  (?=--)", help_of("serve").partition("\noptions:\n")[2])[1:]:
         default = re.search(r"\(default:\s+([^)]*)\)", entry)

@@ -1,4 +1,4 @@
-"""What users copy first works: the demo, and the code in the porting guides."""
+"""The demo and the code in the porting guides, which users copy first, work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PICTURES = {"target_image.png", "initial.png", "fit.png", "demo.png", "loss.png"
 
 @pytest.fixture
 def run_example(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs an example on the shared worker, in this process, which has imported what takes longer than the example.
+    """Runs an example on the shared worker, in this process, since imports take longer than the example.
 
     Returns what it printed.
     """
@@ -75,7 +75,7 @@ def test_git_ignores_what_the_readme_and_the_tutorials_write(tmp_path: Path):
     written |= {"fitted.fit", "fitted.view.json"}
     # A folder is ignored with what is in it.
     names = [f"{name}/x" if name == "vase" else name for name in sorted(written)]
-    # In a repository of the test's own, since the tests also run on sources without a history.
+    # The test makes a repository of its own, since the tests also run on sources without a history.
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text(encoding="utf-8"), encoding="utf-8")
     ignored = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, capture_output=True, text=True)
@@ -105,12 +105,12 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
     os.close(its)
     address = demo.stdout.readline().split()[2].rstrip(":")
     said = ""
-    # After the first step nothing is imported: some packages ignore what is raised while they try an import.
+    # After the first step nothing is imported any more: some packages swallow what is raised during an import.
     while "PSNR" not in said:
         said += os.read(ours, 4096).decode()
     # A terminal interrupts all processes in its foreground.
     os.killpg(demo.pid, signal.SIGINT)
-    # The end of a terminal without programs is an error.
+    # Reading from a terminal without programs is an error.
     with suppress(OSError):
         while more := os.read(ours, 4096):
             said += more.decode(errors="replace")
@@ -281,10 +281,10 @@ def test_the_sample_scene_can_be_made_again(run_example, tmp_path: Path):
 
 
 def planned(goal: str, environment: Path, *assignments: str) -> str:
-    """What make would do in a checkout with such an environment."""
+    """The commands that make would run in a checkout with this environment."""
     # A GNUmakefile of the developer's own would come before the Makefile.
     command = ["make", "-f", "Makefile", "-n", goal, f"VENV={environment}", *assignments]
-    # Variables of this run, such as the flags of its build, are not the plan's.
+    # Variables of this run, such as its build flags, must not change the plan.
     variables = {name: value for name, value in os.environ.items() if name not in ("BUILD_FLAGS", "CUDA", "MAKEFLAGS")}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=variables)
     assert done.returncode == 0, done.stderr
@@ -296,13 +296,13 @@ def test_the_demo_installs_what_it_needs_and_leaves_the_rest_to_the_tests(tmp_pa
     assert "LUMIGRAD_CUDA=OFF" in fresh and ".[dev]" not in fresh and "examples/demo.py" in fresh
     on_gpu = planned("demo", tmp_path, "CUDA=ON")
     assert "LUMIGRAD_CUDA=ON" in on_gpu and ".[dev]" in on_gpu
-    # The tests install the rest, and build for GPUs again, whatever the demo has left.
+    # `make setup` installs the rest, and builds for GPUs again, whatever the demo has left.
     (tmp_path / ".demo").touch()
     complete = planned("setup", tmp_path)
     assert ".[dev]" in complete and "LUMIGRAD_CUDA=AUTO" in complete
     flags = planned("setup", tmp_path, "BUILD_FLAGS=-C cmake.define.LUMIGRAD_CUDA=ON")
     assert "LUMIGRAD_CUDA=ON" in flags and "LUMIGRAD_CUDA=AUTO" not in flags
-    # Where everything is there, the demo uses it.
+    # If everything is installed, the demo uses it.
     for stamp in (".dependencies", ".installed"):
         (tmp_path / stamp).touch()
     assert "pip install" not in planned("demo", tmp_path)

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def need(*programs: str) -> None:
-    """Skips the test where a program is missing, in CI too, which installs no other languages."""
+    """Skips the test if a program is missing, even in CI, which installs no other languages."""
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
@@ -98,7 +98,7 @@ def test_a_program_in_go(target: str, folder: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_program_in_cpp(target: str, folder: Path) -> None:
-    """Compiled once for each text of the page and the contract, since that takes most of a minute."""
+    """The program is compiled once for each text of the page and the contract, which takes most of a minute."""
     need("c++", "pkg-config", "protoc", "grpc_cpp_plugin")
     version = subprocess.run(["pkg-config", "--modversion", "grpc++"], capture_output=True, check=False)
     if version.returncode:

@@ -66,9 +66,9 @@ def test_pages_fit_their_window(site: Path, page: Any, name: str) -> None:
     page.goto((site / f"{name}.html").as_uri())
     for width in (1400, 390):
         page.set_viewport_size({"width": width, "height": 900})
-        # Bars move to their new places for a moment.
+        # Bars take a moment to move to their new places.
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
-        # Code that does not fit would be cut: it goes on in the next line.
+        # Code that does not fit continues on the next line, instead of being cut.
         cut = "[...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth).length"
         assert page.evaluate(cut) == 0
 
@@ -78,10 +78,10 @@ def test_search_works_from_files(site: Path, page: Any) -> None:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("requestfailed", lambda request: complaints.append(request.url))
-    # From a page in a folder too, whose links begin elsewhere.
+    # Links of a page in a folder begin elsewhere.
     for name in ("index", "operations/memory"):
         page.goto((site / f"{name}.html").as_uri())
-        # Typed, as the page searches when a key comes up, which filling the field at once does not do.
+        # Typed key by key, since the page searches when a key comes up; filling the field at once presses none.
         page.locator("input.md-search__input").press_sequentially("lame duck")
         first = page.locator(".md-search-result__link").first
         first.wait_for(timeout=30_000)
@@ -108,7 +108,7 @@ def test_searches_find_explanations_before_the_reference(site: Path, page: Any) 
         page.locator("input.md-search__input").press_sequentially(words)
         pages = page.locator(".md-search-result__item > a.md-search-result__link:first-of-type")
         pages.first.wait_for(timeout=30_000)
-        # Each letter searches anew: the results of the last one come when they come.
+        # Each letter starts a new search, and the results of the last one arrive some time later.
         found = "all => all.slice(0, 5).map(e => e.href)"
         deadline = time.monotonic() + 30
         while not well_found(first := pages.evaluate_all(found), expected):
@@ -142,7 +142,7 @@ def test_formulas_are_set(site: Path, page: Any) -> None:
         formulas = page.locator(".formula math")
         assert formulas.count() == source.count("\n$$\n") / 2 > 0
         texts = formulas.all_text_contents()
-        # What the converter does not know stays as it is, and rows become one line.
+        # The converter leaves commands that it does not know as they are, and joins rows to one line.
         assert not [text for text in texts if "\\" in text or "&" in text or "$" in text], name
         heights = formulas.evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
         assert min(heights) > 20, name

@@ -42,7 +42,7 @@ def test_a_first_picture(in_a_folder: Path) -> None:
     run_code_of(ROOT / "docs" / "tutorials" / "first_picture.md")
     picture, depth = (np.asarray(Image.open(in_a_folder / name), float) for name in ("vase.png", "depth.png"))
     assert picture.shape == (480, 640, 3) and picture.std() > 30
-    # What is close is light.
+    # Close surfaces are light.
     assert depth[400, 320] > depth[240, 320] > depth[10, 10]
 
 

@@ -1,4 +1,4 @@
-"""The Helm chart: what the real Helm makes of tables of values, by Kubernetes' schemas and the worker's own parser."""
+"""The Helm chart: the real Helm's objects for tables of values, by Kubernetes' schemas and the worker's own parser."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "priorityClassName": "high",
     },
 }
-# The oldest that the chart is for, the newest that the package knows, and some between.
+# The oldest version that the chart supports, the newest that the package knows, and some between.
 KUBERNETES = ("1.27", "1.30", "1.33", "1.37")
 # Kinds that are not Kubernetes' own.
 CUSTOM = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}
@@ -90,7 +90,7 @@ def release(request: pytest.FixtureRequest, rendered: dict[str, Rendered]) -> Re
 
 @functools.cache
 def validate(made: str, version: str) -> None:
-    """Holds an object, in JSON, to the schema of its kind; many releases have the same object."""
+    """Validates an object, in JSON, against the schema of its kind; cached, since many releases have the same one."""
     kubernetes_validate.validate(json.loads(made), version, strict=True)
 
 
@@ -137,7 +137,7 @@ def test_a_pod_has_the_time_to_drain(release: Rendered) -> None:
 
 def test_callers_notice_before_a_worker_refuses(release: Rendered) -> None:
     config, probe = config_of(release.container["args"]), release.container["readinessProbe"]
-    # Who is stopped is taken out of the Service at once; the lame duck is for those who have its address already.
+    # A worker that is stopped leaves the Service at once; the lame duck is for callers that already have its address.
     assert config.lame_duck_seconds >= 5
     assert probe["periodSeconds"] <= config.lame_duck_seconds
 
@@ -255,7 +255,7 @@ def test_monitoring_has_the_rules_and_the_dashboard_of_the_repository(rendered: 
     monitor = release.one("ServiceMonitor")
     (service,) = release.all("Service")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    # The rules go by this job.
+    # The rules select this job.
     assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "lumigrad"
     assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 

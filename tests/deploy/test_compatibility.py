@@ -1,4 +1,4 @@
-"""Clients and workers of different versions: what earlier clients asked for works still, and what is new is told so."""
+"""Clients and workers of different versions: earlier calls still work, and newer ones get an error that says so."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def test_a_present_client_renders_with_a_worker_of_the_old_contract(present: Wor
 def test_what_an_old_worker_does_not_know_is_told_as_such(present: WorkerProcess, old_protos: Path) -> None:
     with old_worker(old_protos, present.target) as target, Client(target) as old:
         with pytest.raises(LumigradError):
-            old.put(Mesh(2 * VERTICES, FACES))  # not one that the worker behind has
+            old.put(Mesh(2 * VERTICES, FACES))  # a mesh that the worker behind does not have
         with pytest.raises(LumigradError):
             old.trainer(spheres(), [CAMERA], [np.zeros((CAMERA.height, CAMERA.width, 3), np.uint8)])
         with pytest.raises(LumigradError):
             old.render_batch([(spheres(), CAMERA)])
-        # And it goes on with what it knows.
+        # The old worker still renders what it knows.
         assert old.render(spheres(), CAMERA).color.any()

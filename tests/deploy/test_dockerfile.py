@@ -40,7 +40,7 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def required(target: str) -> list[Requirement]:
-    """What the images install of pyproject.toml."""
+    """The requirements that an image installs: those of pyproject.toml, and the target's own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["server"], *extras["trace"]]
@@ -94,7 +94,7 @@ def test_images_are_installed_by_their_locks_and_run_as_the_same_user(target: st
 def test_the_pip_of_debian_12_knows_the_options() -> None:
     commands = [step.value for stage in STAGES.values() for step in stage.steps if "pip wheel" in step.value]
     assert len(commands) == 2
-    # Its pip 23.0 has no -C, the short form of --config-settings.
+    # The image's pip 23.0 has no -C, the short form of --config-settings.
     assert not any(" -C" in command for command in commands)
 
 
@@ -114,7 +114,7 @@ def test_the_chart_and_compose_fit_the_image() -> None:
     assert {int(user) for user in re.findall(r"(?:runAs\w+|fsGroup): (\d+)", template)} == {10001}
     base = chain(STAGES, "cpu")
     entrypoint = next(json.loads(step.value) for step in base if step.instruction == "ENTRYPOINT")
-    # Whoever gives arguments gives options. Process 1 is one that takes leave of every process that it inherits.
+    # A container's arguments are options of the worker. Process 1 reaps every process that it inherits.
     assert entrypoint == ["tini", "--", "lumigrad", "serve"]
     assert any("tini" in step.value.split() for step in base if step.instruction == "RUN")
     made = next(step.value for step in base if "/var/lib/lumigrad/spool" in step.value)

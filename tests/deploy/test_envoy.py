@@ -83,7 +83,7 @@ def test_each_scene_stays_with_one_worker_and_all_workers_have_some(client: Clie
     assert len(workers) == SCENES
     assert all(len(each) == 1 for each in workers.values())
     assert len(set().union(*workers.values())) == 2
-    # Nothing was sent twice.
+    # No scene was sent twice.
     assert len(front.calls("Put")) <= SCENES
 
 
@@ -107,7 +107,7 @@ def test_forward_states_are_found_again(client: Client, front: Envoy) -> None:
         frame.release()
     front.wait_for_calls("Release", 12)
     calls = [call for call in front.calls() if "RenderService" in call["path"]]
-    # Nothing was lost, or it would have been rendered again.
+    # No forward state was lost, or a Backward would have failed.
     assert {call["status"] for call in calls if "Backward" in call["path"]} == {"OK"}
     for name in {call["scene"] for call in calls}:
         assert len({call["worker"] for call in calls if call["scene"] == name}) == 1
@@ -207,7 +207,7 @@ def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: P
 
 
 def worker_of(front: Envoy, scene: SceneHandle) -> str:
-    """Where a scene's renderings were made last."""
+    """The worker that rendered a scene last."""
     front.wait_for(lambda: scene.affinity in front.workers_of("Render"), "the scene's rendering")
     (where,) = front.workers_of("Render")[scene.affinity]
     return where
@@ -216,14 +216,14 @@ def worker_of(front: Envoy, scene: SceneHandle) -> str:
 def kill_at_work(front: Envoy, victim: WorkerProcess) -> None:
     """Kills a worker as soon as it is seen at a call."""
     try:
-        # One look decides: a worker whose calls are short is never seen at work many times in a row.
+        # A single look decides: a worker whose calls are short is never seen at work many times in a row.
         front.wait_for(lambda: victim.metric("lumigrad_calls_in_progress") > 0, "a call that is under way")
     finally:
         victim.process.kill()
 
 
 def renders(client: Client, seed: int) -> Callable[[], None]:
-    """Draws a scene, and its gradients, and finds out whether they are right."""
+    """A call that renders a scene and its gradients, and checks the picture."""
     scene = client.put(spheres(seed))
     expected = client.render(scene, CAMERA).color
 

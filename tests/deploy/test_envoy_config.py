@@ -17,7 +17,7 @@ def test_envoy_accepts_it(encrypted: bool, tmp_path: Path) -> None:
     identity = Authority(tmp_path).sign("envoy") if encrypted else None
     done = validate(configuration(TARGETS, identity), tmp_path)
     assert done.returncode == 0, done.stderr
-    # Anything that Envoy is about to give up is written there.
+    # Envoy warns there of settings that it is going to drop.
     assert "deprecated" not in done.stderr.lower()
 
 

@@ -30,7 +30,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
-# A bare Debian serves again.
+# The bare Debian is kept for later runs.
 KEPT = ROOT / "build" / "debian"
 # debian:bookworm-slim is this, without its documents.
 DEBIAN = ("--variant=minbase", "--include=ca-certificates", "bookworm")
@@ -43,7 +43,7 @@ def may_mount() -> bool:
 
 
 def folder_of_wheels() -> str:
-    """Where pip is told to look beside its index, if anywhere."""
+    """The folder in which pip is configured to look beside its index; empty if there is none."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
     return os.environ.get("PIP_FIND_LINKS") or told
@@ -68,7 +68,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     subprocess.run(["cp", "-a", str(KEPT), str(root)], check=True)
     wheels, cache = folder / "wheels", folder / "cache"
     wheels.mkdir(), cache.mkdir()
-    # What the stages that compile would leave; the same sources make it.
+    # The wheel that the compiling stages would leave; it is built from the same sources.
     (wheel,) = (ROOT / "dist").glob("lumigrad-*.whl")
     shutil.copy(wheel, wheels)
     links = folder_of_wheels()
@@ -79,7 +79,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         cache,
         files=[Path(name) for name in MACHINE],
         folders=[Path(links)] if links else [],
-        # Its index cannot be reached from everywhere; torch's build for the CPU, the one with the lock's hash, can be
+        # torch's index cannot be reached from everywhere; its build for the CPU, the one with the lock's hash, can be
         # in a folder instead.
         arguments={"TORCH_INDEX": "https://pypi.org/simple", "PIP_FIND_LINKS": links} if links else {},
     )
@@ -99,7 +99,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def contained(image: Image, spool: Path) -> Iterator[WorkerProcess]:
     inside = image.command(*image.entrypoint, binds={"/var/lib/lumigrad/spool": spool})
-    # Its own processes too: it is the first.
+    # The container has processes of its own, too: the entry point is the first.
     command = ("unshare", "--pid", "--fork", "--kill-child", *inside)
     options = ("--device", "cpu", "--spool", "/var/lib/lumigrad/spool", "--lame-duck-seconds", "0")
     process = WorkerProcess(*options, command=command, supervised=True)

@@ -39,7 +39,7 @@ def test_a_link_that_is_cut_costs_no_call(net: Network, workers: list[WorkerProc
     with Client(targets, timeout_s=240, retry_s=120) as client, Load([renders(client)], rate=5) as load:
         load.wait_for_progress(5)
         net.cut(number)
-        # Only silence tells: those whose scene was there wait for the end of the connection.
+        # The cut shows only as silence: calls whose scene was there wait until their connection ends.
         load.wait_for_progress(20, seconds=200)
         net.mend(number)
         load.wait_for_progress(5)

@@ -21,7 +21,7 @@ from support.workers.worker import WorkerProcess, worker
 TOKEN = "a-token-for-the-tests"
 SECONDS = 150
 BOARD = json.loads((DEPLOY / "grafana" / "lumigrad.json").read_text(encoding="utf-8"))
-# What Grafana puts in the place of its variables.
+# Values like those that Grafana puts in place of its variables.
 VARIABLES = {"$__rate_interval": "1m", "$job": "lumigrad", "$instance": ".*"}
 SELECTOR = re.compile(r"\b(up|(?:instance|job):\w+:\w+|lumigrad_\w+|process_\w+)\b(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)(=~|!=|=)"([^"]*)"')
@@ -54,7 +54,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
 
 @pytest.fixture(scope="module")
 def server(busy: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has seen everything that a worker does, since rates need two looks."""
+    """A Prometheus that has seen everything that a worker does, at least twice, since rates need two samples."""
     program = need("prometheus", "apt-get install prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     with prometheus(program, folder, [f"127.0.0.1:{busy.metrics_port}"]) as server:
@@ -63,7 +63,7 @@ def server(busy: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Ite
         with Client(busy.target, token=TOKEN) as client:
             while any(not server.query(expression) for expression in wanted) and time.monotonic() < until:
                 use_everything(client)
-                # Stored, and not retained: what may be computed as one with others.
+                # A call that may be batched with others: the scene is stored, and no state is retained.
                 client.render(client.put(spheres(seed=9)), CAMERA)
                 time.sleep(1)
         yield server

@@ -36,7 +36,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def load(cluster: RayCluster) -> Iterator[Load]:
-    """Renders whose pictures are looked at, by a client that follows the fleet; none of them may fail."""
+    """Renders, with checked pictures, by a client that follows the fleet; none may fail."""
     with fleet.client(timeout_s=WAIT_S, retry_s=WAIT_S) as client, Load([renders(client)], rate=5) as running:
         running.wait_for_progress(5)
         yield running

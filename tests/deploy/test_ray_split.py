@@ -1,4 +1,4 @@
-"""One scene over several workers of a Ray cluster: its images and gradients are those of one."""
+"""One scene split over several workers of a Ray cluster: images and gradients are those of a single worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ray = require_ray("ray")
 bands = require_ray("lumigrad.ray.bands")
 
 WAIT_S = 240.0
-# 149 rows are ten rows of tiles, of which the last is not whole, for three workers.
+# 149 rows are ten rows of tiles for three workers; the last row is not whole.
 WIDTH, HEIGHT = 90, 149
 DISTORTION = (-0.12, 0.05, 0.004, -0.003)
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
@@ -42,7 +42,7 @@ def many() -> GaussianCase:
     views = (opencv(WIDTH, HEIGHT), opencv(WIDTH, HEIGHT, focal=0.6, translation=np.array([0.1, 0.9, 1.5])))
     cloud = Cloud(count=400, degree=2, scales=(0.01, 0.8))
     case = build("split", cloud, width=WIDTH, height=HEIGHT, cameras=views, background=[0.2, 0.4, 0.1])
-    # Some are at the same depth, and are blended by their numbers.
+    # Some Gaussians are at the same depth, and are blended in the order of their numbers.
     means = case.means.copy()
     means[200:220] = means[180:200]
     return dataclasses.replace(case, means=means)
@@ -57,7 +57,7 @@ def camera_of(view: OpenCVView | InriaView) -> Camera:
 
 
 def alone(case: GaussianCase, outputs: Sequence[str], upstream: Arrays | None = None) -> tuple[Arrays, Arrays]:
-    """The outputs of all in one process, and the gradients."""
+    """The outputs and gradients of the whole scene in one process."""
     background = None if case.background is None else torch.from_numpy(np.asarray(case.background, np.float32))
     settings = kernels.Settings(**dataclasses.asdict(case.options))
     arguments: dict[str, Any] = {"background": background, "outputs": outputs, "retain": upstream is not None}
@@ -77,13 +77,13 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scene(cluster: None) -> Iterator[Any]:
-    """The scene of `many`, over three workers."""
+    """The scene of `many`, split over three workers."""
     with fleet.split(Gaussians(**many().tensors), workers=3, cpus=0, timeout_s=WAIT_S) as running:
         yield running
 
 
 def kill(scene: Any, worker: int, *, is_restarted: bool = True) -> None:
-    """Ends a worker, and waits until it answers no more: Ray only begins to kill it."""
+    """Kills a worker, and waits until it no longer answers: Ray only begins to kill it."""
     actor = scene._actors[worker]
     before = ray.get(actor.life.remote())
     ray.kill(actor, no_restart=not is_restarted)
@@ -93,7 +93,7 @@ def kill(scene: Any, worker: int, *, is_restarted: bool = True) -> None:
 
 
 def step_of(rate: float) -> Callable[[Any], int]:
-    """A step of gradient descent; workers, which do not have this module, get functions within functions whole."""
+    """A step of gradient descent; a nested function, which is sent whole to workers, since they lack this module."""
 
     def step(part: Any) -> int:
         for name, gradient in part.gradients.items():
@@ -135,7 +135,7 @@ def test_images_of_every_lens_are_those_of_one_worker_bit_by_bit(scene: Any) -> 
 
 
 def test_gradients_of_several_cameras_are_those_of_one_worker(scene: Any) -> None:
-    """One of them through a distorted lens."""
+    """One of the cameras has a distorted lens."""
     case, outputs = many(), ("color", "alpha", "depth")
     views = case.cameras[0], dataclasses.replace(case.cameras[1], distortion=DISTORTION)
     case = dataclasses.replace(case, cameras=views)
@@ -251,7 +251,7 @@ def test_gradients_that_fit_no_rendering_are_refused(scene: Any) -> None:
     ):
         with pytest.raises(InvalidArgument, match=text):
             scene.backward(given)
-    # They cost no state: the right ones follow.
+    # The refused gradients cost no state: correct ones still work.
     scene.backward({"color": np.ones_like(image)})
     assert np.any(scene.gradients()["means"])
 

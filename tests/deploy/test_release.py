@@ -1,4 +1,4 @@
-"""One version, told alike everywhere; and wheels that the same sources make the same."""
+"""One version everywhere, and reproducible wheels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copy(source: Path, *more: str) -> Path:
 
 
 def build(folder: Path, when: int) -> Path:
-    """The client's wheel, built from a copy of the sources whose files are of another time."""
+    """The client's wheel, built from a copy of the sources whose files have the time `when`."""
     source = copy(folder / "source")
     for path in source.rglob("*"):
         os.utime(path, (when, when))

@@ -1,4 +1,4 @@
-"""Recording rules and alerts, by promtool: each alert over series in which it fires, and over others in which not."""
+"""Recording rules and alerts, by promtool: each alert over series in which it fires, and over series in which not."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_memory_forgets_what_was_used_least_recently() -> None:
 def test_a_trainer_alone_is_as_fast_as_on_paper(work: Workload) -> None:
     alone = limits(work, Cluster())["one call at a time"]
     assert training(1, work, 0).per_second == pytest.approx(alone, rel=1e-6)
-    # Eight share links that are wide enough for all of them, or not; then the link is what limits them.
+    # Eight trainers share links, which limit them where they are not wide enough for all.
     shared = min(alone, limits(work, Cluster())["trainers' link"]) * 8
     assert 0.6 * shared < training(8, work, 0).per_second <= shared * 1.01
 
@@ -44,7 +44,7 @@ def test_a_trainer_alone_is_as_fast_as_on_paper(work: Workload) -> None:
 def test_scenes_that_are_hashed_leave_workers_without_work_unless_there_are_several_for_each() -> None:
     steps = BY_NAME["steps on the worker"]
     even = training(64, steps, 0).per_second
-    # A worker has none of as many scenes as workers with a probability of 1/e.
+    # With as many scenes as workers, a worker has no scene with a probability of 1/e.
     assert training(64, steps, 1).per_second / even == pytest.approx(0.63, abs=0.12)
     assert training(64, steps, 4).per_second > training(64, steps, 1).per_second * 1.4
     counts = [owners(256, 64).count(worker) for worker in range(64)]
@@ -56,15 +56,15 @@ def test_affinity_saves_what_would_be_sent_again() -> None:
     hashed, sent_hashed = affinity(8, scenes, "by hash", 40)
     anyhow, sent_anyhow = affinity(8, scenes, "at random", 40)
     assert sent_hashed < 0.2 * sent_anyhow and hashed > 3 * anyhow
-    # Three quarters of what is asked for is not there.
+    # Three quarters of the scenes that are asked for are not there.
     assert sent_anyhow == pytest.approx(0.75 * 236, rel=0.15)
-    # Where all have room for all, each scene is sent to each worker once.
+    # If every worker has room for all scenes, each scene is sent to each worker once.
     assert affinity(8, 8, "at random", 40)[1] < 0.05 * 236
 
 
 def test_workers_on_one_machine_share_its_cores() -> None:
-    # Room for all: each worker is its own limit, where each has one of the callers' scenes.
+    # Enough cores: the worker itself is the limit.
     assert measured_machine(1, 0.01, 0.0, callers=8, cores=8) == pytest.approx(100, rel=0.02)
-    # Two cores for 12 ms of work: whoever many workers there are.
+    # Two cores for 12 ms of work, however many workers there are.
     for workers in (2, 4):
         assert measured_machine(workers, 0.01, 0.002, callers=8, cores=2) == pytest.approx(2 / 0.012, rel=0.1)

@@ -21,7 +21,7 @@ pytestmark = [
 
 SECONDS = 300
 TORCH = "torch==2.13.0"
-# File names, what is installed beside the wheel, and the most bytes that a wheel may have.
+# A wheel's file name, its extra, the packages to install beside it, and the most bytes that it may have.
 WHEELS = {
     "client": ("lumigrad-*-py3-none-any.whl", "", (), 2 << 20),
     "cpu": ("lumigrad-[!+]*-cp*-manylinux*.whl", "[server]", (TORCH,), 8 << 20),
@@ -53,7 +53,7 @@ def wheel_of(kind: str) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Programs of a bare environment in which a wheel is installed, made once."""
+    """The programs of a bare environment in which a wheel is installed; made once for each wheel."""
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
@@ -79,7 +79,7 @@ def test_a_wheel_is_small(kind: str) -> None:
 def test_the_clients_wheel_takes_neither_torch_nor_a_compiled_module(environment: Callable[[str], Path]) -> None:
     command = [environment("client") / "pip", "list", "--format=freeze"]
     packages = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
-    # pip writes names as packages do.
+    # pip spells names as packages do.
     names = {line.partition("==")[0].lower().replace("_", "-") for line in packages.splitlines()}
     needed = {"lumigrad", "numpy", "grpcio", "protobuf", "googleapis-common-protos", "typing-extensions"}
     assert names - {"pip", "setuptools"} == needed, packages

@@ -1,4 +1,4 @@
-"""One real worker for all end-to-end tests, and one of its own with a browser for a module that asks for these."""
+"""One real worker for all end-to-end tests; a module may ask for a worker and a browser of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.workers.worker import WorkerProcess, worker
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[WorkerProcess]:
-    """A worker on the CPU; tests leave nothing in it that another could stumble over."""
+    """A worker on the CPU; tests leave nothing in it that could disturb others."""
     with worker("--device", "cpu") as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""Distances and costs from a worker: what was computed elsewhere, and the bits that the kernels give in process."""
+"""Distances and costs from a worker agree with references, and have the bits that the kernels give in process."""
 
 from __future__ import annotations
 

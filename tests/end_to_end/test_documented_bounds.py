@@ -1,4 +1,4 @@
-"""Every bound that the settings document: what lies on it is accepted or refused by a worker as they say."""
+"""Every bound that the settings document: a worker accepts or refuses the values around it as they say."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def named(entry: tuple[dict[str, Any], str | None]) -> str:
 
 
 def expect(refused: str | None, call: Any) -> None:
-    """`call` succeeds, or is refused for this setting."""
+    """Fails unless `call` succeeds, or is refused for this setting."""
     if refused is None:
         call()
         return

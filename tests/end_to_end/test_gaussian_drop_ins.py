@@ -17,7 +17,7 @@ GSPLAT, INRIA = files("g*"), files("i*")
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray, stable: np.ndarray, tolerance: float) -> None:
-    """Where no branch is near."""
+    """Compares the values that are not near a branch."""
     mask = np.broadcast_to(stable, expected.shape)
     assert_image(np.where(mask, found, 0), np.where(mask, expected, 0), tolerance)
     assert np.isfinite(found).all(), name
@@ -39,7 +39,7 @@ def test_gsplat_is_reproduced(path: Path, packed: bool, running: WorkerProcess) 
     for name, gradient in result.gradients.items():
         expected = arrays.get({"absgrad": "absgrad_means2d_px"}.get(name, f"grad_{name}"))
         if expected is not None:
-            # A single round Gaussian does not turn: its gradient is rounding.
+            # Turning a round Gaussian changes nothing: its gradient is rounding.
             noise = 1e-5 if (path.stem, name) == ("g01_single", "quats") else 0.0
             assert_relative(f"{path.stem} {name}", gradient, expected, noise=noise)
 
@@ -62,7 +62,7 @@ def test_inria_is_reproduced(path: Path, semantics: str, running: WorkerProcess)
             columns = expected.shape[-1] if name == "means2D" else None
             assert_relative(f"{path.stem} {name}", gradient[..., :columns], expected)
             compared += 1
-    # The version with depth has no antialiasing, so that there is nothing to compare its gradients with.
+    # The version with depth has no antialiasing, so there is nothing to compare its gradients with.
     assert compared or (semantics == "inria_depth" and archive.options["antialiasing"])
 
 
@@ -70,7 +70,7 @@ WIDTH, HEIGHT = 48, 36
 
 
 def target_image() -> torch.Tensor:
-    """[H, W, 3] two discs."""
+    """A picture [H, W, 3] of two discs."""
     y, x = torch.meshgrid(torch.arange(HEIGHT) + 0.5, torch.arange(WIDTH) + 0.5, indexing="ij")
     picture = torch.zeros(HEIGHT, WIDTH, 3)
     picture[(x - 17) ** 2 + (y - 17) ** 2 < 81] = torch.tensor([0.9, 0.2, 0.1])

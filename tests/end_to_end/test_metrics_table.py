@@ -15,7 +15,7 @@ TOKEN = "a-token-for-the-tests"
 
 @pytest.fixture(scope="module")
 def families() -> list:
-    """What a worker exports that has done a little of everything."""
+    """The metrics of a worker that has done a little of everything."""
     with (
         worker("--device", "cpu", tokens={"lab": TOKEN}) as process,
         Client(process.target, token=TOKEN) as client,

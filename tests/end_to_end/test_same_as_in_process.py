@@ -1,4 +1,4 @@
-"""What travels arrives unchanged: pictures and gradients from a worker have the bits that the kernels gave."""
+"""Pictures and gradients from a worker have the bits that the kernels gave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.spheres.cases import ORTHOGONAL_POSE, POSE, SIX_D_RAW, Cloud, build
 from support.spheres.runs import Run, Semantics, camera_of, run, wanted_of
 
 ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
-# Settings travel as float32: these are such numbers.
+# Settings travel as float32, which holds these numbers exactly.
 SOFT, HARD = 0.125, 0.03125
 SCENES = [
     build("plain", Cloud(count=300), camera=POSE, gamma=HARD),

@@ -48,7 +48,7 @@ class Site:
     root: Path
     url: str = ""
     asked: list[str] = field(default_factory=list)
-    # Answers to slow.ply, and the second halves of those to half.ply and unknown.ply, wait for it.
+    # Answers with slow.ply, and second halves of answers with half.ply and unknown.ply, wait for this event.
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def address(self, path: str, file: str = "") -> str:
@@ -169,7 +169,7 @@ def test_another_file_than_that_of_the_digest_is_refused(client: Client, site: S
     address = site.address("scenes/changing.ply")
     client.put(address)
     file.write_bytes(file.read_bytes() + b"\n")
-    # The content of this address stays what it was, for as long as the worker has it.
+    # The content of this address stays the same for as long as the worker has it.
     assert client.put(address).count == len(post())
     with pytest.raises(LumigradError, match="expected a file with the SHA-256 digest 0000"):
         client.put(f"{site.url}/scenes/changing.ply#sha256={64 * '0'}")
@@ -244,7 +244,7 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_trusted(site: Site
 
 @contextlib.contextmanager
 def stalled_puts(process: WorkerProcess, count: int, beside: int = 0) -> Iterator[None]:
-    """700 KB of payloads each, of which nothing comes, of the first tenant, who has so many bytes beside them."""
+    """Puts of the first tenant, each waiting for a payload of 700 KB; `beside` are the tenant's other bytes."""
     over = threading.Event()
 
     def frames() -> Iterator[Frame[scene_pb2.PutRequest]]:
@@ -268,7 +268,7 @@ def stalled_puts(process: WorkerProcess, count: int, beside: int = 0) -> Iterato
 def test_a_download_counts_as_a_payload_of_its_tenant_until_it_ends(
     path: str, how: str, site: Site, halfway: None
 ) -> None:
-    """Also once the call is over. Others have their own share."""
+    """The download counts even after its call is over. Other tenants have their own share."""
     address, size = site.address(path[1:]), (site.root / path[1:]).stat().st_size
     counted = range(size, size + 1) if path == HALVES[0] else range(HALF_BYTES, size)
     with (

@@ -80,7 +80,7 @@ def sensor_arguments() -> dict[str, Any]:
 
 
 def loss(arguments: dict[str, Any], client: Client) -> torch.Tensor:
-    # Without limits at which contributions begin and end, so that differences are smooth.
+    # No limits at which contributions begin and end, so that differences are smooth.
     limits = {"alpha_min": 1e-6, "transmittance_min": 0.0}
     result = render_gaussians(**operator_arguments(arguments), **limits, outputs=("alpha",), client=client)
     weights = torch.linspace(0, 1.5, result.color.numel(), dtype=torch.float64).cos().reshape(result.color.shape)
@@ -116,7 +116,7 @@ def test_gradients_are_those_of_differences(client: Client, name: str, direction
 
 @pytest.mark.parametrize("model", ["pinhole", "ftheta"])
 def test_gradients_by_the_jacobian_are_those_of_differences(client: Client, model: str) -> None:
-    """To all that the lens is made of, at once; second derivatives of the lens are part of them."""
+    """All numbers of the lens are checked at once; their gradients include second derivatives of the lens."""
     arguments = {name: value for name, value in sensor_arguments().items() if name not in BY_JACOBIAN}
     leaves = {name: arguments[name] for name in ("means", "scales", "Ks", "viewmats")}
     glass = arguments["external_distortion_coeffs"]
@@ -161,13 +161,13 @@ def test_rays_go_with_projection_by_the_jacobian(client: Client, model: str) -> 
     arguments = sensor_arguments()
     names = ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")
     given = {name: arguments[name] for name in names} | {"camera_model": model, "with_eval3d": True}
-    # Sigma points may be far beside the image: seen in parallel, what is near the camera is not small there.
+    # Sigma points may be far outside the image: in a parallel view, Gaussians near the camera are not small there.
     anywhere = UnscentedTransformParameters(in_image_margin_factor=20.0)
     sigma_points = {**given, "with_ut": True, "ut_params": anywhere}
     outputs = ("alpha", "hit_distance")
     by_points = render_gaussians(**operator_arguments(sigma_points), outputs=outputs, client=client)
     result = render_gaussians(**operator_arguments(given), outputs=outputs, client=client)
-    # Both find the same Gaussians visible, so the pixels are those of the same rays.
+    # Both ways find the same Gaussians visible, so the pixels are those of the same rays.
     assert (result.color - by_points.color).abs().max() < 1e-6 < result.color.abs().max()
     (result.color.sum() + result.hit_distance.sum()).backward()
     assert all(bool(given[name].grad.any()) for name in ("means", "scales", "viewmats", "Ks"))
@@ -289,7 +289,7 @@ def test_the_client_renders_and_differentiates_along_rays(client: Client) -> Non
 
 
 def test_the_client_renders_and_differentiates_lidars(client: Client) -> None:
-    """As the kernels do; of the largest tables, too."""
+    """Images and gradients are those of the kernels; the largest tables work as well."""
     case = LIDARS["moving"]
     lidar = SpinningLidar(**vars(case.lens))
     assert case.end is not None

@@ -1,4 +1,4 @@
-"""The operator for real cameras and gsplat's function beside cases computed elsewhere, through a real worker."""
+"""The operator for real cameras and gsplat's function through a real worker, against cases computed elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOLERANCES = {"colors": 5e-4, "opacities": 5e-4, "backgrounds": 5e-4, "means": 1
 
 
 def arguments_of(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any], Any]:
-    """gsplat's arguments of a file, the tensors among them by the names of the file, its settings and arrays."""
+    """gsplat's arguments for a file, the tensors among them by the names in the file, its settings, and its arrays."""
     found = sensor_oracle.load(path)
     arrays, given = found.arrays, sensor_oracle.settings_of(path)
     names = ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds")
@@ -151,7 +151,7 @@ def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client
     tolerance = 5e-5 if given["with_eval3d"] else 3e-5
     assert_image(image.detach().numpy()[stable], expected[stable], tolerance * max(1.0, float(np.abs(expected).max())))
     radii = found.arrays["exact_radii"]
-    # Radii of gsplat's lidars are a turn wide across the azimuth of half a turn.
+    # gsplat's lidars give a Gaussian across the azimuth of half a turn a radius of a whole turn.
     whole = (radii < 1e5).all(-1)
     np.testing.assert_array_equal(meta["radii"].numpy()[whole], radii[whole])
     if given["camera_model"] == "lidar":

@@ -106,7 +106,7 @@ def merged(place: Street) -> Gaussians:
 
 
 def lens_of(name: str, scale: float = 1.0) -> Any:
-    """The lens as ours, from the text of the contract."""
+    """The client's lens for an entry of LENSES, in the contract's terms."""
     given = LENSES[name][1]
     values = given[given["model"]]
     x, y = values["principal_point"]
@@ -145,7 +145,7 @@ def expected(client: Client, place: Street, camera: Camera, car: np.ndarray | No
 
 
 def same(one: np.ndarray, other: np.ndarray, most: int = 1) -> None:
-    """Equal but for rounding: the worker renders in a frame near the camera."""
+    """Fails unless pictures are equal up to rounding: the worker renders in a frame near the camera."""
     assert one.shape == other.shape
     difference = np.abs(one.astype(int) - other.astype(int))
     assert difference.max() <= most
@@ -214,13 +214,13 @@ def test_rows_are_exposed_one_after_the_other(
 ) -> None:
     at = pose((1.5, 0.1, 1.4), FORWARD)
     turned = Rotation.from_euler("z", 3, degrees=True) * Rotation.from_quat(FORWARD)
-    # The same rotation with the opposite sign: the way between them is the short one.
+    # The quaternion has the opposite sign: interpolation still takes the short way.
     end = pose((1.9, 0.2, 1.4), -turned.as_quat())
     spec = camera_spec(WIDE, shutter_type=SHUTTERS[shutter])
     gone = moved("car", pose((0, 0, -500)))
     request = frame(WIDE, at=at, end=end, camera_intrinsics=spec, dynamic_objects=[gone])
     got = levels_of(simulator.call("render_rgb", request).image_bytes)
-    # In a frame of the camera's start the translations of both kinds of interpolation agree to a fraction of a pixel.
+    # In a frame at the camera's start, the translations of both kinds of interpolation agree to a fraction of a pixel.
     origin = np.array([1.5, 0.1, 1.4])
     shift = np.eye(4)
     shift[:3, 3] = -origin
@@ -263,7 +263,7 @@ def test_tracks_move_are_where_they_were_recorded_and_vanish_outside_of_their_ti
 def test_tracks_move_while_rows_are_exposed(
     simulator: DrivingClient, client: Client, place: Street, shutter: str
 ) -> None:
-    """A car that comes towards the camera is one towards which the camera goes."""
+    """A car that comes towards the camera looks like a car towards which the camera goes."""
     back = (Rotation.from_euler("z", 180, degrees=True) * Rotation.from_quat(FORWARD)).as_quat()
     spec = camera_spec(FRONT, shutter_type=SHUTTERS[shutter])
 
@@ -343,7 +343,7 @@ def test_a_fisheye_sees_what_is_beside_and_behind_it(simulator: DrivingClient, c
     spec.opencv_fisheye_param.max_angle = 2.0
     spec.opencv_fisheye_param.focal_length_x = 32.0
     spec.opencv_fisheye_param.focal_length_y = 30.0
-    # To the side of the street: most of it is 90 degrees or more from the axis.
+    # The camera looks sideways: most of the street is 90 degrees or more from the axis.
     turned = (Rotation.from_euler("z", 100, degrees=True) * Rotation.from_quat(FORWARD)).as_quat()
     at = pose((1.5, 0.1, 1.4), turned)
     got = levels_of(simulator.call("render_rgb", frame(AROUND, at=at, camera_intrinsics=spec)).image_bytes)
@@ -366,7 +366,7 @@ def test_a_fisheye_with_all_coefficients_sees_a_car_behind_it(
     lens.max_angle = 1.9
     lens.radial_coeffs[:] = radial
     at = pose((1.5, 0.1, 1.4), FORWARD)
-    # To the left, 100 degrees from the axis; and where the lens does not reach.
+    # A car to the left, 100 degrees from the axis, and a car where the lens does not reach.
     angle = np.radians(100)
     beside, gone = (
         pose(np.array([1.5, 0.1, 1.4]) + 20 * np.array([np.cos(angle), np.sin(angle), 0])),
@@ -471,7 +471,7 @@ def test_aggregated_frames_are_all_there_or_none(simulator: DrivingClient) -> No
 
 def test_a_scene_far_from_the_origin_looks_the_same(tmp_path: Path) -> None:
     place = street(tmp_path)
-    # Binary fractions, which float32 holds exactly also there.
+    # Binary fractions, which float32 holds exactly even there.
     far = np.array([70_000.0, -30_000.0, 128.0])
     near = {"at": pose((1.5, 0.125, 1.5), FORWARD), "end": pose((1.75, 0.25, 1.5), FORWARD)}
     away = {name: pose(np.add((it.vec.x, it.vec.y, it.vec.z), far), FORWARD) for name, it in near.items()}

@@ -55,7 +55,7 @@ def test_a_scene_that_came_after_the_worker_is_found_by_its_address(simulator: D
     for url in (place.as_uri(), (place / "scene.json").as_uri(), f"file://localhost{place.as_posix()}"):
         reply = simulator.call("render_rgb", frame(FRONT, scene_id="later one"), metadata=headers(url, "later one"))
         assert reply.image_bytes
-    # Known from then on, to calls without the address too.
+    # The scene is known from then on, even to calls without the address.
     assert list(simulator.call("get_available_scenes").scene_ids) == ["street-1", "later one"]
     assert simulator.call("get_available_cameras", scene_id="later one").available_cameras
     loaded = simulator.call("get_loaded_scenes").scenes

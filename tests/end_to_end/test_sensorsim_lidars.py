@@ -1,4 +1,4 @@
-"""Scans of driving simulators: points are where `Client.render` sees the same scene by a lidar of the same table."""
+"""Scans of driving simulators: points are where `Client.render` sees the scene with a lidar of the same table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_points_lie_where_a_lidar_of_that_table_sees_the_scene(
     points = points_of(simulator.call("render_lidar", request_of(device, start, end)))
     lidar = SpinningLidar.device(device)
     with Client(process.target) as client:
-        # At the lidar's start, about which motion is interpolated.
+        # The frame is that of the lidar's start, about which motion is interpolated.
         picture = frame(FRONT, at=(0, 0.2, 1.9), frame_start_us=AT_US, frame_end_us=AT_US)
         scene = client.drive_frame(picture.SerializeToString())
         ends = dict(zip(("end_rotation", "end_translation"), view(end, scene.origin), strict=True))
@@ -145,7 +145,7 @@ def test_tables_have_the_fields_of_view_of_the_manuals() -> None:
 
 
 def _numbers(message: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Path, message and field of every float in a message; a number of repeated ones stands for them all."""
+    """Path, message and field of every float in a message; a repeated field of floats counts once."""
     for field, value in message.ListFields():
         if field.message_type is None:
             if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):

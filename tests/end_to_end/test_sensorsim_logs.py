@@ -76,7 +76,7 @@ def test_the_command_checks_scenes_and_replays_logs(process: WorkerProcess, plac
     manifest.write_text(json.dumps(content))
     shared = lumigrad("sensorsim", "check", str(copied)).stdout
     assert shared.count("car.ply") == 1 and "of track car, automobile; track second, automobile\n" in shared
-    # Doubts are said on standard error, here by the check, and in the log of a worker.
+    # Doubts go to standard error, here from the check, and to the log of a worker.
     content["trajectories"][0]["poses"] = [[0, 0, 0, 1, 0, 0, 0], [20, 0, 0, 1, 0, 0, 0]]
     manifest.write_text(json.dumps(content))
     doubted = lumigrad("sensorsim", "check", str(copied))

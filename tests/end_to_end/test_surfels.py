@@ -23,7 +23,7 @@ FILES = sorted(Path(DATA, "oracle", "sensors").glob("s*_2dgs*.npz")) if DATA els
 INPUTS = ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds")
 TOLERANCES = {"colors": 5e-4, "opacities": 5e-4, "backgrounds": 5e-4, "Ks": 2e-3}
 IMAGES = ("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion")
-# Where little is seen, float32 has few digits of alpha, by which depths are divided.
+# Depths are divided by alpha, of which float32 has few digits where little is seen.
 FROM_DEPTH = 3e-4
 WIDTH, HEIGHT = 40, 30
 
@@ -195,7 +195,7 @@ FOCAL = torch.tensor([[1.0, 0.0, -0.5], [0.0, 0.7, 0.4], [0.0, 0.0, 0.0]]).doubl
 
 
 def smooth(given: dict[str, Any], client: Client) -> torch.Tensor:
-    """A loss through all outputs that are smooth, but for where surfels end."""
+    """A loss through all outputs that are smooth, except where surfels end."""
     found = render_gaussians_2d(**given, **SIZE, outputs=IMAGES, client=client)
     total = torch.zeros((), dtype=torch.float64)
     for phase, name in enumerate(("color", "alpha", "depth", "normals", "distortion")):
@@ -233,7 +233,7 @@ def test_gradients_are_those_of_differences(client: Client, name: str, direction
 
 
 def test_surface_normals_have_gradients_of_the_depth_and_the_cameras(client: Client) -> None:
-    """The operator computes them from the depth, the worker for the client: both give the same."""
+    """The operator computes the normals from the depth, and the worker does so for the client: both agree."""
     given = arguments()
     found = render_gaussians_2d(**given, **SIZE, outputs=("surface_normals",), client=client)
     weights = torch.linspace(0.0, 4.0, found.surface_normals.numel()).cos().reshape(found.surface_normals.shape)

@@ -65,7 +65,7 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
             trouble.first.wait_for(timeout=1000 * SECONDS)
             later.enter_context(worker("--device", "cpu", port=port))
             page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
-            # It fades, and slow browsers take their time.
+            # The notice fades, for which slow browsers take their time.
             trouble.first.wait_for(state="hidden", timeout=1000 * SECONDS)
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
 
@@ -121,7 +121,7 @@ def test_spheres_show_their_numbers(process: WorkerProcess, browser: Any, tmp_pa
         assert len(known) > 10
         middles = np.array([np.median(shown[ids == number], axis=0) for number in known])
         for number, middle in zip(known, middles, strict=True):
-            # Its own colour, but for the rims.
+            # Each number has its own colour, except at the rims of spheres.
             off = np.abs(shown[ids == number] - middle).max(axis=1)
             assert np.median(off) < 10, number
         assert len(np.unique(np.rint(middles / 8), axis=0)) > len(known) - 3
@@ -156,7 +156,7 @@ def test_the_command_prints_an_address_and_ends_with_control_c(
     try:
         found = re.fullmatch(r"blobs\.ply: (http://127\.0\.0\.1:\d+)\n", viewing.stdout.readline())
         assert found
-        # Nothing is said of connections that browsers drop: a whole request after them shows that they were answered.
+        # The command says nothing of connections that browsers drop: the whole request shows that they were answered.
         for sent in (b"", b"nonsense\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", int(found[1].rpartition(":")[2])), 30) as link:
                 link.sendall(sent)

@@ -33,7 +33,7 @@ JOINTS = (
     JointLine("lift", "prismatic", "arm", "hand", "0.4 0 0", limits=(0.0, 0.3)),
 )
 SPHERES = {"arm": [[0.1, 0, 0, 0.08], [0.25, 0, 0, 0.08]], "hand": [[0, 0, 0, 0.1], [0, 0, 0.15, -1.0]]}
-# On the way of the hand if it turns to the left.
+# The wall is in the way of the hand if that turns to the left.
 WORLD = {"cuboid": {"wall": {"dims": [0.4, 0.05, 0.6], "pose": [0.35, 0.3, 0.3, 1, 0, 0, 0]}}}
 
 
@@ -48,7 +48,7 @@ def cell(tmp_path: Path) -> list[str]:
 
 
 def expected_mm(target: str, folder: Path, q: tuple[float, float]) -> np.ndarray:
-    """[3] clearances of the spheres that are on."""
+    """[3] clearances of the spheres that are switched on, mm."""
     robot = Robot.load(folder / "robot.urdf", folder / "spheres.yml")
     spheres = robot.spheres(np.array(q))
     spheres = spheres[spheres[:, 3] > 0]
@@ -64,7 +64,7 @@ def redness(picture: np.ndarray) -> int:
 
 
 def set_first_slider(page: Any, value: str) -> None:
-    """By the number beside it; that of the colours' span is before it."""
+    """Sets the slider by the number beside it; the first number on the page is the colours' span."""
     box = page.locator("input.mantine-NumberInput-input").nth(1)
     box.fill(value, timeout=120_000)
     box.press("Enter")
@@ -105,7 +105,7 @@ def test_a_trajectory_has_a_slider_of_its_own(
 
 
 def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, at_least: int) -> int:
-    """Red pixels of a robot that touches, in a scene that rests; waits until there are so many."""
+    """The red pixels of a robot that collides, in a scene at rest; waits until there are `at_least` so many."""
     with opened(options(target, *arguments, "--joints", "0.8,0.1")) as viewer:
         page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         page.get_by_text("spheres collide").wait_for(timeout=120_000)
@@ -126,7 +126,7 @@ def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, a
 def test_the_scene_hides_what_is_behind_it(
     process: WorkerProcess, browser: Any, cell: list[str], tmp_path: Path
 ) -> None:
-    """A wide flat cloud of green Gaussians, before the robot and behind it."""
+    """A wide flat cloud of green Gaussians is in front of the robot or behind it."""
     generator = np.random.default_rng(0)
     flat = generator.uniform(-1.5, 1.5, (4000, 2))
     seen = ["--camera", "look-at 3,0.9,0.3 0,0.9,0.3", "--up", "z", *cell]
@@ -144,7 +144,7 @@ def test_the_scene_hides_what_is_behind_it(
 def test_a_mesh_has_the_colours_of_its_signed_distances(
     process: WorkerProcess, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ball, in millimetres, and a box that has its corners outside of it."""
+    """A ball, in millimetres, and a box whose corners are outside of it."""
     ball = trimesh.creation.icosphere(subdivisions=3, radius=500.0)
     ball.export(tmp_path / "ball.stl")
     trimesh.creation.box((800.0, 800.0, 800.0)).export(tmp_path / "box.stl")

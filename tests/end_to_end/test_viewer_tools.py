@@ -138,7 +138,7 @@ def test_a_camera_path_plays_and_becomes_a_video(page: Page, process: WorkerProc
     page.page.mouse.click(200, 400)
     page.page.keyboard.press("k")
     wait_for(lambda: len(path._keys) == 1)
-    # Not by the mouse: notices of the tests before may lie above the picture.
+    # The mouse would not do: notices of earlier tests may lie above the picture.
     begin = path._keys[0]
     page.session.jump(replace(begin, position=np.add(begin.position, (0.7, 0.3, 0.2))))
     wait_for(lambda: np.linalg.norm(np.subtract(page.lens.position, begin.position)) > 0.3)

@@ -1,4 +1,4 @@
-"""Pages are chosen by what their finest level covers, and culled by what the level that is drawn covers."""
+"""Pages are chosen by the bounds of their finest level, and culled by the bounds of the level that is drawn."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
 
 PAGE_ROWS = 256
-# Middles of square walls, four units wide, of one page each. Merged to one Gaussian, each reaches 1.5 units beyond its
-# ends, and so around cameras between the walls.
+# Centres of square walls, four units wide, of one page each. Merged to one Gaussian, a wall reaches 1.5 units beyond
+# its ends, and so around cameras between the walls.
 WALLS = ((0.0, 0.0, 0.0), (16.0, 0.0, 0.0), (32.0, 0.0, 0.0), (64.0, 0.0, 0.0))
 WIDTH = 4.0
 # Half a unit beyond the end of a wall, with the other walls in front.
@@ -65,7 +65,7 @@ def box(levels: GaussianLevels, page: int, level: int) -> tuple[np.ndarray, np.n
 
 
 def needed(levels: GaussianLevels, camera: Camera, error_px: float) -> list[tuple[int, int]]:
-    """The pages before a camera that looks along x, each at the coarsest level that its content allows."""
+    """The pages in front of a camera that looks along x, each at the coarsest level that its content allows."""
     found = []
     for page in range(len(levels)):
         low, high = box(levels, page, 0)

@@ -22,7 +22,7 @@ from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
 
 LEVELS = city(4, page_rows=256)
-# From above the middle, towards a corner: some pages are near, some far, and some out of view.
+# This camera looks from above the middle towards a corner: some pages are near, some far, and some out of view.
 CAMERA = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=96, height=64, fov_degrees=50)
 LARGE = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=640, height=480, fov_degrees=50)
 ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
@@ -68,7 +68,7 @@ def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(
 
 
 def moved(levels: GaussianLevels, step: float, directions: list[dict[str, np.ndarray]]) -> GaussianLevels:
-    """The levels that the same merges make of moved leaves."""
+    """The levels that the same merges make from moved leaves."""
     pages = []
     for page, direction in enumerate(directions):
         scene = StoredScene.of(levels.read(page, 0), "leaves")
@@ -136,12 +136,12 @@ def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client
             assert np.array_equal(mine[name], theirs[name]), name
     pose = frame.backward(upstream, wanted=["cameras"])
     assert "index" not in pose
-    # The rows are summed in other groups.
+    # The sums group the rows differently.
     assert np.allclose(pose.camera_pose, other.backward(upstream, wanted=["cameras"]).camera_pose, rtol=1e-4)
 
 
 def cameras() -> dict[str, Camera]:
-    """One of each kind in the middle of the city, which sees a part of it."""
+    """A camera of each kind in the middle of the city, which sees a part of it."""
     view, k = CAMERA.view_matrix, CAMERA.K
     rotation, translation, size = view[:3, :3], view[:3, 3], (CAMERA.width, CAMERA.height)
     focal = {"fx": k[0, 0], "fy": k[1, 1], "cx": k[0, 2], "cy": k[1, 2]}
@@ -197,7 +197,7 @@ def test_semantics_that_use_the_lengths_of_quaternions_draw_them_as_they_are(
 def test_rounding_is_hardly_seen(client: Client, scene: SceneHandle) -> None:
     for camera in (CAMERA, LARGE, ALL):
         rounded, exact = (client.render(scene, camera, retain=retain).color for retain in (False, True))
-        # A Gaussian whose alpha is near 1 / 255 may be there or not.
+        # A Gaussian whose alpha is near 1 / 255 may be drawn or not.
         assert 0 < np.abs(rounded - exact).max() < 2 / 255
         assert -10 * np.log10(np.square(rounded - exact).mean()) > 70
 
@@ -225,7 +225,7 @@ def test_little_is_lost_of_a_gaussian_that_is_large_beside_the_picture(
 
 
 def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, scene: SceneHandle) -> None:
-    # Both see all pages, each some of them from near.
+    # Both cameras see all pages, each some of them from nearby.
     cameras = [
         Camera.look_at((x, -8, z), (0, 0, 0), (0, -1, 0), width=96, height=64, fov_degrees=130)
         for x, z in ((-6, -6), (7, 5))

@@ -22,22 +22,22 @@ from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
 
 ROWS, WALLS = 1024, 16
-# Units between walls, which are as wide and as high.
+# Distance between walls, which are as wide and as high.
 GAP = 4.0
 # Largest standard deviation of a Gaussian in a wall, whose Gaussians are 1 apart.
 SIGMA = 0.7
 OUTPUTS = ("color", "alpha", "depth", "contributors")
-# Along the walls' normals, from before the first one and from behind the last one; and beside them.
+# Cameras that look along the walls' normals, in front of the first wall and behind the last; ASIDE is beside the walls.
 SIZE = {"width": 64, "height": 48}
 FRONT = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), **SIZE, fov_degrees=50)
 BACK = Camera.look_at((0.3, 0.2, GAP * WALLS), (0, 0, 0), (0, -1, 0), **SIZE, fov_degrees=50)
-# In the boxes of two walls.
+# This camera is in the boxes of two walls.
 BETWEEN = Camera.look_at((0, 0, 3.5 * GAP), (0, 0, 5 * GAP), (0, -1, 0), **SIZE, fov_degrees=50)
 ASIDE = Camera.look_at((-80, 0, 30), (0, 0, 30), (0, -1, 0), **SIZE, fov_degrees=50)
 
 
 def walls(seed: int = 0, holes: int = 3) -> GaussianLevels:
-    """Parallel walls of one level; each of the first few has a window, which the next one closes in part."""
+    """Parallel walls of one level; each of the first few has a window, which the next wall closes in part."""
     x, y, layer = (axis.ravel() for axis in np.meshgrid(np.arange(16), np.arange(16), np.arange(4), indexing="ij"))
     grid = np.stack([(x - 7.5) / 4, (y - 7.5) / 4, layer * 0.02], axis=1)
 
@@ -95,7 +95,7 @@ def scene(client: Client) -> SceneHandle:
 
 
 def drawn(levels: object) -> int:
-    """Walls that a frame shows."""
+    """The number of walls that a frame shows."""
     return sum(levels.counts) // ROWS  # type: ignore[attr-defined]
 
 
@@ -113,7 +113,7 @@ def test_a_picture_and_its_gradients_are_those_of_all_pages(client: Client, scen
         theirs = plain.backward(upstream, sparse=True)
         assert np.array_equal(mine.index, theirs.index)
         for name in ("means", "quats", "scales", "opacities", "sh"):
-            # Other Gaussians are summed together.
+            # The sums group the Gaussians differently.
             np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-5 * np.abs(theirs[name]).max())
 
 
@@ -171,7 +171,7 @@ def test_several_cameras_draw_what_any_of_them_sees(client: Client, scene: Scene
 def test_hidden_pages_are_not_read(client: Client, scene: SceneHandle, process: WorkerProcess) -> None:
     frame = client.render(scene, FRONT)
     rows, row_bytes = sum(frame.levels.counts), 4 * (3 + 4 + 3 + 1 + 12)
-    # Pages, their copies in the cut, and those of the passes, which have no colours.
+    # Pages, their copies in the cut, and their copies in the passes, which have no colours.
     assert process.metric("lumigrad_scene_bytes") < 3 * rows * row_bytes
     assert np.array_equal(client.render(scene, FRONT, wait=False).color, frame.color)
     late = client.render(scene, BACK, wait=False)
@@ -190,7 +190,7 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
         scene = client.put(LEVELS)
 
         def passes(*cameras: Camera, **settings: Any) -> int:
-            """Passes that two calls of a view make, of which the second draws the same without any."""
+            """The passes of the first call for a view; a second call draws the same without any."""
             log.write_text("")
             frame = client.render(scene, cameras, **settings)
             found = len(log.read_text())
@@ -203,7 +203,7 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
         assert passes(FRONT) > 0
         # No wall stands before another.
         assert passes(ASIDE) == 0
-        # Colours and outputs hide nothing.
+        # Other colours and outputs need no new pass.
         assert passes(FRONT, outputs=("alpha", "color"), sh_degree=0) == 0
         assert passes(BACK) > 0
         assert passes(FRONT, BACK) > 0

@@ -22,7 +22,7 @@ from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
 COUNT, PAGE_ROWS = 6000, 256
-# From above, so far that most pages are coarse.
+# A camera so far above that most pages are coarse.
 EYE = "look-at 0,-80,0.1 0,0,0"
 
 
@@ -63,7 +63,7 @@ def test_render_draws_levels_by_their_error_and_one_whole_level_if_asked(city: P
     assert np.array_equal(picture, frame.color)
     whole, plain = render(city / "lod-meta.json", spooled.target, "--lod", "0")
     assert whole["count"] == COUNT and not np.array_equal(plain, picture)
-    # Both are pictures of the same.
+    # Both pictures show the same scene.
     assert np.abs(plain.astype(int) - picture).mean() < 6
 
 

@@ -91,7 +91,7 @@ def test_pages_that_are_read_after_a_delete_are_not_kept(held: WorkerProcess, di
             draw(client, scene, wait=False)
             wait_until(begun.exists, "a read")
             client.delete(scene)
-        # A read in the line behind that one has ended, too.
+        # A read that was queued behind that one has ended as well.
         draw(client, other := client.put(city(3, page_rows=64, seed=5)))
         client.delete(other)
         assert held.metric("lumigrad_scene_bytes") == 0
@@ -135,7 +135,7 @@ def test_a_picture_depends_on_the_call_and_not_on_what_is_in_memory(held: Worker
         assert np.array_equal(draw(client, scene, retain=True).color, exact)
         pages_and_cut = held.metric("lumigrad_scene_bytes")
         with disk.hold_reads():
-            # Nothing is read: the pages are packed.
+            # No page is read: the pages in memory are packed.
             frame = draw(client, scene, wait=False)
         assert frame.levels is not None
         assert frame.levels.late_pages == 0
@@ -168,7 +168,7 @@ def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> N
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
         scene = client.put(LARGE)
-        # From the side, so that no two pages are equally far.
+        # A camera at the side, so that no two pages are equally far.
         side = Camera.look_at((31, -60, 17), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=40)
         coarse = client.render(scene, side, max_error_px=1e-6)
         rows = sum(coarse.levels.counts)
@@ -217,7 +217,7 @@ def test_pages_make_room_for_each_other_and_come_back(tmp_path: Path) -> None:
 
 
 def test_a_camera_that_moves_leaves_pages_in_memory(disk: HeldDisk, tmp_path: Path) -> None:
-    """Copies for views that are over, and for their searches for hidden pages, are evicted before pages."""
+    """Copies for past views, and for their searches for hidden pages, are evicted before pages."""
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     levels = city(8, page_rows=64)
     path = [

@@ -37,7 +37,7 @@ def test_a_second_put_sends_nothing(tmp_path: Path) -> None:
     with spooling(tmp_path) as process, Client(process.target) as client:
         handle = client.put(levels)
         assert (handle.kind, handle.count, handle.version) == ("levels", 9 * 64, 1)
-        # Once for the digests, and once to send them.
+        # The client reads each page once for its digest, and once to send it.
         assert len(read) == 2 * LEVELS.counts.size
         assert client.put(levels).scene_id == handle.scene_id
         assert client.get(handle.scene_id).content_hash == handle.content_hash
@@ -110,7 +110,7 @@ def test_more_than_the_spool_is_refused_before_anything_is_written(small: Worker
         with pytest.raises(ResourceExhausted, match="--spool-mib"):
             client.put(city(5, page_rows=1024))
         assert not files(tmp_path)
-        # Longer than a payload may be, and not than the spool.
+        # This scene is larger than a payload may be, but fits into the spool.
         handle = client.put(city(4, page_rows=768))
         assert client.get(handle.scene_id).count == 16 * 768
 

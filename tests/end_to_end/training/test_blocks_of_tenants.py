@@ -43,7 +43,7 @@ def test_a_tenant_has_its_share_of_the_spool_and_idle_trainings_make_room(tmp_pa
         kept = one.trainer(half, cameras, pool_bytes=1_600_000)
         kept.close(finish=False)
         theirs = other.trainer(half, cameras, pool_bytes=1_600_000)
-        # One's share has room for a single pool: the idle training and its file go.
+        # The tenant's share has room for a single pool: its idle training and the file are evicted.
         again = one.trainer(SMALL.scene, cameras, pool_bytes=SMALL_POOL["pool_bytes"])
         with pytest.raises(TrainingLost):
             one.resume_trainer(kept.training_id, kept.lease)
@@ -72,7 +72,7 @@ def flood(client: Client) -> Iterator[None]:
 
 
 def test_the_scenes_of_another_tenant_change_nothing_of_a_training(tmp_path: Path) -> None:
-    """They fill memory and disk; the worker is killed meanwhile, and the training's scene is on the disk alone."""
+    """The scenes fill memory and disk; the worker is killed meanwhile, with the training's scene on the disk alone."""
     options: dict[str, Any] = {"total_steps": 40, "seed": 1, "snapshot_every": 8, **SMALL_POOL}
     limits = ("--scene-mib", "2", "--spool-mib", "16", "--max-payload-mib", "1", "--crash-seconds", "0.1")
     with (
@@ -96,14 +96,14 @@ def test_the_scenes_of_another_tenant_change_nothing_of_a_training(tmp_path: Pat
             wait_until(lambda: evictions(store="scenes") > 0 and evictions(store="spool") > 0, "evictions")
             found = trainer.scene()
             published = one.get(trainer.publish().scene_id, with_tensors=True).scene
-            # Also where the scene with which it began is gone.
+            # This holds even if the scene with which the training began is gone.
             assert_equal(found, expected)
             assert_equal(published, expected)
 
 
 @contextmanager
 def rendering(client: Client, scene: Any, camera: Camera, process: WorkerProcess) -> Iterator[list[float]]:
-    """Render, several at a time, for the length of a `with` block; the worker's processor time after each."""
+    """Render, several at a time, for the length of a `with` block; yield the worker's processor time after each."""
     seconds: list[float] = []
     is_over = threading.Event()
 
@@ -122,7 +122,7 @@ def rendering(client: Client, scene: Any, camera: Camera, process: WorkerProcess
 
 
 def test_renders_of_another_tenant_go_between_the_parts_of_what_is_published(tmp_path: Path) -> None:
-    """By the worker's processor time from one render to the next: in one piece, publishing takes most of its own."""
+    """Measured by the worker's processor time between renders: in one piece, publishing would fill a single gap."""
     lesson = street_lesson(300_000)
     with (
         worker("--device", "cpu", "--spool", str(tmp_path), tokens=TOKENS) as process,
@@ -133,7 +133,7 @@ def test_renders_of_another_tenant_go_between_the_parts_of_what_is_published(tmp
         small = other.put(SMALL.scene)
         camera = Camera.look_at((0, 0, 0), (1, 0, 0), (0, -1, 0), width=16, height=16)
         shares = []
-        # On a busy machine callers may themselves be too late to ask.
+        # On a busy machine the callers themselves may be late.
         while len(shares) < 3 and not any(share < 1 / 3 for share in shares):
             with rendering(other, small, camera, process) as seconds:
                 wait_until(lambda seconds=seconds: len(seconds) > 8, "renders")

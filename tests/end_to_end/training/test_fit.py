@@ -1,4 +1,4 @@
-"""`lumigrad fit`: what is fitted to photographs comes closer to those that it has not seen."""
+"""`lumigrad fit`: a fit comes closer to photographs that it has not seen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ball(generator: np.random.Generator) -> Gaussians:
 
 
 def write_points(path: Path, scene: Gaussians, generator: np.random.Generator) -> None:
-    """Where the Gaussians are, roughly, with their colours, as text."""
+    """Writes the rough positions of the Gaussians and their colours as text."""
     places = scene.means + generator.normal(scale=0.02, size=(COUNT, 3))
     properties = [f"property float {axis}" for axis in "xyz"]
     properties += [f"property uchar {color}" for color in ("red", "green", "blue")]
@@ -82,7 +82,7 @@ def previews(scene: Path) -> list[Path]:
 
 
 def wait_for_previews(scene: Path, count: int, process: ForkedProcess) -> None:
-    """While the fit runs."""
+    """Waits until the running fit has written `count` previews."""
     until = time.monotonic() + 120
     while len(previews(scene)) < count:
         assert process.poll() is None and time.monotonic() < until
@@ -111,7 +111,7 @@ def test_surfels_are_fitted_and_rendered_as_such(capture: Path, tmp_path: Path, 
     assert inside.sum() > 200
     radial = points / np.linalg.norm(points, axis=-1, keepdims=True)
     assert np.median((frame.surface_normals * radial).sum(-1)[inside]) > 0.6
-    # What was saved begins another fit, of the same primitive.
+    # The saved scene begins another fit, of the same primitive.
     again = fit(capture, tmp_path / "again.ply", "--begin", str(scene), "--steps", "2", target=running.target)
     assert again.returncode == 0, again.stderr
     assert Gaussians.load(tmp_path / "again.ply").is_flat
@@ -143,7 +143,7 @@ def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, r
     assert len(list(folder.glob("preview_*.jpg"))) == 10
     picture = np.asarray(Image.open(folder / "comparison.jpg"), np.float32) / 255
     assert picture.shape == (3 * HEIGHT, 2 * WIDTH, 3)
-    # The columns are what is, and what should be.
+    # The columns are the rendering and the photograph.
     found, photographs = np.split(picture, 2, axis=1)
     assert np.square(found - photographs).mean() < 0.02
     assert list(log.glob("events.*"))
@@ -196,7 +196,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     anew = fit(capture, scene, "--images", "nowhere", target=running.target)
     assert anew.returncode == 2 and "; --resume continues that fit while the worker has it" in anew.stderr
     assert found and sorted(previews(scene)) == found
-    # Whoever finds the file could take the training up.
+    # Whoever can read the file could take over the training.
     checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
     assert os.stat(checkpoint).st_mode & 0o077 == 0
 
@@ -218,10 +218,10 @@ def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
     report = report_of(scene)
     assert report["seconds"] > 4 - used - 1
     assert report["steps"] > report["resumed_from"] > 0
-    # However few steps a busy machine makes in the time.
+    # This holds however few steps a busy machine makes in the time.
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 2
     assert len(previews(scene)) >= 4
-    # It is over, however few steps were made: there is nothing to resume, and all degrees were added.
+    # The fit is over, however few steps were made: there is nothing to resume, and all degrees were added.
     assert not checkpoint.exists()
     assert Gaussians.load(scene).sh_degree == 1 and report["count"] > COUNT
     both = fit(capture, scene, "--seconds", "4", "--steps", "4", target=running.target)
@@ -253,7 +253,7 @@ def test_an_object_before_white_is_fitted_and_shown_as_its_photographs_show_it(
     """The background is found in the photographs, and kept beside the scene."""
     for image in (capture / "images").glob("*.png"):
         picture = np.asarray(Image.open(image)).astype(int)
-        # What is empty is black in these pictures.
+        # Empty space is black in these pictures.
         picture[picture.max(axis=2) < 12] = 255
         write_image(image, picture.astype(np.uint8))
     scene = tmp_path / "scene.ply"
@@ -284,7 +284,7 @@ def test_a_fit_without_points_begins_at_random(capture: Path, tmp_path: Path, ru
 
 
 def test_what_the_data_set_holds_out_is_held_out(capture: Path, tmp_path: Path, running: WorkerProcess):
-    """Also of photographs that are stored sideways."""
+    """The photographs are stored sideways."""
     for image in sorted((capture / "images").glob("*.png")):
         exif = Image.Exif()
         exif[0x0112] = 6

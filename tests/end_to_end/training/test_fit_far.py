@@ -121,7 +121,7 @@ def test_cameras_and_other_formats_agree_with_the_scene(
     begun = fit(sets["utm"], again, "--begin", str(scene), "--steps", "4", target=running.target)
     np.testing.assert_array_equal(offset_of(again), offset_of(scene))
     assert report_of(again)["begin"]["psnr"] > report_of(scene)["begin"]["psnr"] + 1, begun.stdout
-    # What is written over it near 0 leaves no offset of another frame.
+    # A scene near 0 that replaces it leaves no offset of the other frame.
     fit(sets["near"], again, "--steps", "4", target=running.target)
     assert not again.with_suffix(".offset.json").exists()
 
@@ -137,7 +137,7 @@ def test_points_that_the_data_set_has_rounded_are_told_of(
     assert "lumigrad: points of the data set, which are float32: at coordinates of 4.65e+06 " in done.stderr
     done = fit(sets["ecef"], tmp_path / "ecef.ply", "--steps", "2", target=running.target)
     assert "float32" not in done.stderr
-    # The offset of another scene is not left beside what has none.
+    # The offset of another scene is not left beside a file that has none.
     fit(sets["near"], tmp_path / "near.ply", "--steps", "2", target=running.target)
     done = lumigrad("convert", "near.ply", "utm.spz", folder=tmp_path)
     assert "lumigrad: removes utm.offset.json, because" in done.stderr and not (tmp_path / "utm.offset.json").exists()

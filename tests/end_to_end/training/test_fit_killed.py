@@ -52,7 +52,7 @@ def undisturbed(capture: Path, process: WorkerProcess, tmp_path_factory: pytest.
 
 
 def _events(scene: Path, spool: Path, process: WorkerProcess) -> dict[str, Callable[[], object]]:
-    """What can be counted or compared from outside, by name."""
+    """Observations of a fit from outside, which can be counted or compared, by name."""
     folder = scene.with_suffix(".fit")
     return {
         "checkpoint": lambda: (folder / "checkpoint.json").exists(),

@@ -1,4 +1,4 @@
-"""`lumigrad fit` of captures by real cameras: it trains through their lenses, and finds what is wrong about them."""
+"""`lumigrad fit` of captures by real cameras: it trains through their lenses, and corrects them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LENSES = {
 
 
 def write_capture(folder: Path, lens: Lens, wrong: Lens, client: Client, **sensor: Any) -> Gaussians:
-    """Photographs through `lens` of a scene, and a data set that has them with the other lens; returns the scene."""
+    """Writes photographs of a scene through `lens`, with a data set that has the lens `wrong`; returns the scene."""
     scene = gaussian_lesson(count=400, degree=0).scene
     (folder / "images").mkdir(parents=True)
     views = []
@@ -71,7 +71,7 @@ def test_wrong_lenses_are_found(name: str, tmp_path: Path, client: Client, runni
     first = "angle_to_pixel_distance" if name == "ftheta" else "radial"
     which = 1 if name == "ftheta" else 0
     values = [(getattr(each, first) or (0.0, 0.0))[which] for each in (replace(lens, **changes), better, lens)]
-    # So few steps of fit's rates go part of the way.
+    # So few steps at fit's rates go only a part of the way.
     assert abs(values[1] - values[2]) < 0.97 * abs(values[0] - values[2]), values
 
 

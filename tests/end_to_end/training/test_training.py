@@ -15,7 +15,7 @@ from support.training.local_training import LocalTraining, loss_of
 from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 
 STEPS = {"gaussians": 50, "colors": 50, "still spheres": 50, "spheres": 8}
-# Gradients of what is hardly seen are rounding errors: none of them should make a step of full size.
+# Gradients of parts that are hardly seen are rounding errors, none of which should make a step of full size.
 EPSILON = 1e-6
 # No byte shows the background exactly: a difference of 0 would have its sign by chance.
 SPHERE_SETTINGS = {"gamma": 0.05, "max_depth": 8.0, "min_depth": 0.5, "background": np.full(3, 0.3)}

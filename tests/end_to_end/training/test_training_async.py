@@ -1,4 +1,4 @@
-"""Trainings from coroutines: the steps of the blocking trainer, and what becomes of those that nobody waits for."""
+"""Trainings from coroutines: the steps of the blocking trainer, and steps that nobody waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.workers.worker import WorkerProcess
 
 LESSON: Lesson = gaussian_lesson()
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 5e-3, "sh_rest": 2e-4}
-# What only those need who build on a trainer.
+# Methods that only code built on a trainer needs.
 INTERNAL = {"apply", "receive_step", "send_step", "settle"}
 
 
@@ -38,7 +38,7 @@ def assert_same(found: object, expected: object) -> None:
 
 @asynccontextmanager
 async def cancelled_soon(awaitable: Awaitable[object]) -> AsyncIterator[None]:
-    """The block goes on until what is awaited should be cancelled."""
+    """Runs the block while `awaitable` is under way, then cancels it."""
     task = asyncio.ensure_future(awaitable)
     await asyncio.sleep(0)
     yield
@@ -72,7 +72,7 @@ def test_steps_are_those_of_the_blocking_trainer(running: WorkerProcess, client:
             assert losses == expected and training.step_number == 20
             assert_same(await training.scene(), after)
             assert (await training.views())[1] is None
-        # It has ended: another one may begin.
+        # The training has ended: another one may begin.
         again = await own.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES)
         await again.close(finish=False)
         async with own.resume_trainer(again.training_id, again.lease) as resumed:
@@ -100,7 +100,7 @@ def test_own_losses_are_those_of_the_blocking_trainer(running: WorkerProcess, cl
 
 @pytest.mark.parametrize("asked", ["publish", "scene", "cameras"])
 def test_a_loop_ends_when_it_is_left(running: WorkerProcess, asked: str) -> None:
-    """Asynchronous generators end some time later, when the next call may have found its images without gradients."""
+    """A generator alone would end some time later, and the next call could find its images without gradients."""
 
     async def main(own: AsyncClient) -> None:
         async with own.trainer(LESSON.scene, LESSON.cameras, rates=RATES) as training:
@@ -149,7 +149,7 @@ def test_steps_that_were_cancelled_are_made_before_the_next_ones(running: Worker
                     await asyncio.sleep(0.01)
             reached = training.step_number
             step = await training.step()
-            # Steps on their way were made; not a hundred thousand.
+            # The steps in flight were made, but not a hundred thousand.
             assert reached <= step.number <= reached + 16
             assert training.step_number == step.number + 1
             assert len((await training.views())[0]) == len(LESSON.cameras)
@@ -193,7 +193,7 @@ def test_a_training_that_was_cancelled_while_it_began_holds_nothing(running: Wor
                 async with own.trainer(LESSON.scene, LESSON.cameras) as training:
                     assert training.step_number == 0
                     return
-            # The threads that began one are just ending it.
+            # The threads that began a training are just ending it.
             await asyncio.sleep(0.1)
         raise AssertionError("the scene is still held")
 

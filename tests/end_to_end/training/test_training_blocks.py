@@ -36,7 +36,7 @@ STEPS = 120
 SMALL = street_lesson(3000, seed=1)
 SMALL_POOL = {"pool_bytes": 1792 * ROW_BYTES}
 ENDLESS: dict[str, Any] = {"total_steps": 10_000, "seed": 1, **SMALL_POOL}
-# Steps of a request.
+# Steps in a request.
 RUN = 32
 
 
@@ -75,7 +75,7 @@ def psnr(client: Client, scene: Gaussians, photographs: list[np.ndarray]) -> flo
 def test_a_pool_of_a_quarter_gives_the_psnr_of_the_whole(
     spooled: Client, photographs: list[np.ndarray], tmp_path: Path
 ) -> None:
-    """On a worker that has no room for the whole."""
+    """The worker has no room for the whole training."""
     options = ("--spool", str(tmp_path), "--training-mib", "3", "--max-payload-mib", "8")
     begun = psnr(spooled, LESSON.scene, photographs)
     whole = psnr(spooled, fitted(spooled, photographs), photographs)
@@ -112,7 +112,7 @@ def test_a_training_counts_its_pool_and_its_file_and_gives_both_back(
 
 
 def test_the_disk_has_the_room_of_a_training_again_when_that_ends(process: WorkerProcess, spooled: Client) -> None:
-    """Not only when Python's collector of garbage runs: the spool counts the room as free."""
+    """The spool counts the room as free, so the files must not wait for Python's garbage collector."""
     photographs = SMALL.target_images(spooled)
 
     def files() -> list[str]:
@@ -137,7 +137,7 @@ def test_the_next_version_of_a_scene_has_the_order_of_the_first(spooled: Client)
         assert_equal(published, scene)
         assert 0 < np.abs(scene.means - SMALL.scene.means).max() < 0.05
         np.testing.assert_array_equal(scene.sh, SMALL.scene.sh)
-        # Nothing changed by the copies.
+        # The copies changed nothing.
         assert trainer.step().number == 5
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_costs_nothing(number: signal.Signals, spooled: Clien
 
 
 def assert_goes_on(client: Client, training_id: str, lease: str, photographs: list[np.ndarray]) -> None:
-    """A training is as one of as many steps that nothing has interrupted, and remains so; ends it."""
+    """Fails unless a training equals an uninterrupted one of as many steps, now and later; ends it."""
     with client.resume_trainer(training_id, lease) as trainer:
         number = trainer.step_number
         found = [trainer.scene()]
@@ -202,7 +202,7 @@ def test_a_run_of_steps_that_ends_early_leaves_whole_steps(how: str, process: Wo
     trainer = spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **ENDLESS)
     trainer.close(finish=False)
     raw, number, seconds = RawClient(process.target), 0, 0.5
-    # Ended within a run: a busy machine may not have begun the first, or be between two.
+    # The call must end within a run: a busy machine may not have begun the first, or be between two.
     while number % RUN == 0:
         start = training_pb2.TrainingStart(training_id=trainer.training_id, lease=trainer.lease)
         training = RawTraining(raw, start, **({"timeout": seconds} if how == "overdue" else {}))
@@ -225,7 +225,7 @@ def test_a_run_of_steps_that_ends_early_leaves_whole_steps(how: str, process: Wo
 
 
 def test_a_cancelled_publish_leaves_one_version_or_the_other(process: WorkerProcess, spooled: Client) -> None:
-    """What it has allocated is given back, and the training goes on."""
+    """The memory of the publish is given back, and the training goes on."""
     lesson = street_lesson(300_000)
     trainer = spooled.trainer(lesson.scene, lesson.cameras[:1], pool_bytes=100_000 * ROW_BYTES)
     trainer.close(finish=False)
@@ -237,7 +237,7 @@ def test_a_cancelled_publish_leaves_one_version_or_the_other(process: WorkerProc
         assert version <= 1 + published
         before = process.processor_seconds()
         training.send(publish=training_pb2.Publish())
-        # In the middle: all of it takes about seven times as long.
+        # The call ends in the middle: a whole publish takes about seven times as long.
         wait_until(lambda before=before: process.processor_seconds() > before + 0.03, "work on the copy")
         training.close()
     raw.close()
@@ -369,5 +369,5 @@ def test_a_pool_without_room_for_a_view_is_refused_before_a_step(process: Worker
             ResourceExhausted, match=r"in view of start\.views\[\d\]: they take \d+ bytes, and pool_byt"
         ):
             client.trainer(SMALL.scene, SMALL.cameras, photographs, pool_bytes=255 * ROW_BYTES)
-        # Its scene and file are free again.
+        # The refused training holds neither its scene nor its file.
         client.trainer(SMALL.scene, SMALL.cameras, photographs, **SMALL_POOL).close()

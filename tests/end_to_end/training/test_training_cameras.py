@@ -51,7 +51,7 @@ def refined(
     share: float = 0.3,
     **options: Any,
 ) -> list[Camera]:
-    """The cameras that a training finds, which begins with others than those that took its photographs.
+    """The cameras that a training finds if it begins with `begun`, while `true` took its photographs.
 
     The loss falls to `share` of what it was.
     """
@@ -138,7 +138,7 @@ def test_lenses_of_all_kinds_are_found(name: str, client: Client) -> None:
 
 
 def pixels(lens: Any) -> np.ndarray:
-    """Where a lens shows points in the field of view, by its definition."""
+    """The pixels of points in the field of view, by the definition of a lens."""
     x, y = np.meshgrid(np.linspace(-0.4, 0.4, 9), np.linspace(-0.3, 0.3, 7))
     if isinstance(lens, PinholeLens):
         s, (s1, s2, s3, s4) = x * x + y * y, lens.thin_prism
@@ -223,7 +223,7 @@ def test_pictures_of_two_sizes_share_a_calibration(client: Client) -> None:
     assert found[0].radial == found[5].radial
     np.testing.assert_allclose([found[0].fx, found[0].cx], [2 * found[5].fx, 2 * found[5].cx], rtol=1e-12)
     np.testing.assert_allclose([found[0].fx, found[0].cx], [60, 32], atol=0.3)
-    # Equal lenses are one calibration, others are their own.
+    # Equal lenses share a calibration, and others have their own.
     found = [camera.model.lens for camera in refined(client, true, begun, **both)]
     assert len(set(found)) == 2 and found[0].radial != found[5].radial
 
@@ -236,7 +236,7 @@ def test_intrinsics_of_opencv_cameras_are_found(client: Client) -> None:
     )
     found = refined(client, true, begun, refine_intrinsics=falling(2e-3))
     np.testing.assert_allclose([found[0].model.fx, found[0].model.cy], [60, 24], atol=0.2)
-    # Each its own: two steps for each.
+    # Each camera has its own calibration: two steps for each.
     found = refined(client, true, begun, 12, share=1.1, refine_intrinsics=2e-3, calibrations=range(6))
     assert len({camera.model.fx for camera in found}) == 6
 
@@ -272,7 +272,7 @@ def test_intrinsics_that_no_number_can_hold_are_taken_back(client: Client, is_se
 
 
 def test_a_step_that_makes_a_lens_invalid_leaves_it_as_it_is(client: Client) -> None:
-    """With these coefficients the polynomial rises just up to the largest angle."""
+    """The polynomial with these coefficients rises just up to the largest angle."""
     true = FisheyeLens(**FILM, radial=(-0.3,), max_angle=0.9)
     begun = FisheyeLens(**FILM, radial=(-0.41,), max_angle=0.9)
     shown = [
@@ -295,7 +295,7 @@ def test_a_training_goes_on_from_its_snapshot_with_what_was_found(tmp_path: Path
             losses = [step.loss for step in trainer.steps(10)]
             found = trainer.cameras()
             trainer.close(finish=False)
-        # Back to the snapshot of step 5.
+        # The training goes back to the snapshot of step 5.
         started = {"training_id": trainer.training_id, "lease": trainer.lease}
         with client.resume_trainer(**started) as again:
             again._stream.close()

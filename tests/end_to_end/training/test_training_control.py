@@ -1,4 +1,4 @@
-"""What a training changes beside its parameters: how many there are, the poses of its cameras, their exposures."""
+"""A training also changes the number of its Gaussians, the poses of its cameras, and their exposures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0":
 
 
 def moved(camera: Camera, shift: float) -> Camera:
-    """The same camera, elsewhere."""
+    """The same camera, with another translation."""
     model = camera.model
     return Camera(camera.width, camera.height, dataclasses.replace(model, translation=model.translation + shift))
 
@@ -63,7 +63,7 @@ def test_gradients_of_gaussians_that_are_gone_are_discarded(client: Client) -> N
     with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, density=density) as trainer:
         done = [batch.apply(color=np.ones_like(batch.color)) for batch in trainer.batches(5, in_flight=2)]
     assert [step.number for step in done] == [0, 1, 2, 3, 4]
-    # The third step was rendered before the second had cloned what it shows... of those that were due at step 2.
+    # Step 3 was rendered before step 2 had cloned Gaussians that it shows.
     assert [step.discarded for step in done] == [False, False, False, True, False]
 
 
@@ -158,7 +158,7 @@ def test_a_term_that_has_nothing_to_compare_is_refused(client: Client, given: di
     loss = Loss(depth=0.5, alpha=0.5)
     with pytest.raises(InvalidArgument, match=text):
         client.trainer(LESSON.scene, LESSON.cameras, plain + planes, loss=loss)
-    # One is enough.
+    # One photograph with both is enough.
     both = [TargetImage(color, mask=np.ones((32, 40)), depth=np.ones((32, 40)))]
     with client.trainer(LESSON.scene, LESSON.cameras, plain + both, rates=RATES, loss=loss) as trainer:
         assert {name for step in trainer.steps(4) for name in step.terms} >= {"depth", "alpha"}
@@ -231,7 +231,7 @@ def test_loops_that_end_early_leave_a_training_that_goes_on(client: Client) -> N
     with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:
         for _ in trainer.steps(10, outputs=("color",), in_flight=4):
             break
-        # What was sent ahead is made.
+        # The steps that were sent ahead are made.
         steps = list(trainer.steps(3, views=[[2], [1], [0]], outputs=("color",)))
         assert [step.number for step in steps] == [4, 5, 6] and [step.views for step in steps] == [(2,), (1,), (0,)]
         assert [step.images.views for step in steps if step.images] == [(2,), (1,), (0,)]
@@ -268,7 +268,7 @@ def test_images_of_a_loop_that_was_left_keep_nobody_waiting(client: Client, aske
             np.testing.assert_array_equal(array, before.tensors[name])
         numbers = [batch.apply(color=np.ones_like(batch.color)).number for batch in trainer.batches(3)]
         assert numbers == [0, 1, 2]
-        # In the loop, images that were rendered stay what they are.
+        # In the loop, images that were rendered stay as they are.
         for batch in trainer.batches(2):
             batch.apply(color=np.ones_like(batch.color))
             assert getattr(trainer, asked)()

@@ -1,4 +1,4 @@
-"""Own losses through shared memory: the same trainings as with the stream, and no memory is kept."""
+"""Custom losses through shared memory: the same trainings as with the stream, and no memory is kept."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def holds_nothing(lane: Lane) -> bool:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, np.ndarray]:
-    """What twelve steps make of the scene by the stream."""
+    """The scene after twelve steps by the stream."""
     with worker("--device", "cpu") as process, Client(process.target, lane="stream") as client, trained(client) as own:
         run(own, 12)
         return tensors(own)
@@ -132,7 +132,7 @@ def test_no_lease_is_left(shared: Client) -> None:
         wait_until(lambda: holds_nothing(lane_of(shared)))
         batch = next(trainer.batches(1))
         with pytest.raises(InvalidArgument, match=re.escape("expected [1, 240, 320, 3]")):
-            # Without the check of `Batch.apply`.
+            # `Trainer.apply` does not check as `Batch.apply` does.
             trainer.apply(batch.images.number, {"color": (np.zeros((1, 1000, 100, 3), np.float32), None)})
         del batch
     wait_until(lambda: holds_nothing(lane_of(shared)))
@@ -149,7 +149,7 @@ def test_pictures_stay_as_they_are_after_the_training(shared: Client) -> None:
 
 
 def test_a_full_lane_falls_back_to_the_stream(expected: dict[str, np.ndarray]) -> None:
-    """There is room for one picture in 1 MiB."""
+    """The lane's 1 MiB has room for one picture."""
     with (
         worker("--device", "cpu", "--lane-mib", "2") as process,
         Client(process.target, lane="shared") as client,
@@ -176,9 +176,9 @@ def test_a_lost_lane_costs_no_step(running: WorkerProcess, shared: Client, expec
 def test_a_connection_that_breaks_before_a_gradient_costs_no_step(
     lane: str, running: WorkerProcess, expected: dict[str, np.ndarray], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a snapshot: the step whose picture is here is rendered again for its gradient.
+    """No snapshot is needed: the step whose picture is here is rendered again for its gradient.
 
-    A handler that keeps what is logged of it keeps no picture.
+    A log handler that keeps its records keeps no picture.
     """
     caplog.set_level(logging.INFO, "lumigrad")
     with FaultProxy(running.target) as proxy, Client(proxy.target, lane=lane, retry_s=60) as client:  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def test_a_killed_worker_s_successor_gets_the_gradients_again(tmp_path: Path, ex
             if number == 6:
                 first, copy = lane_of(client), color.copy()
                 os.kill(process.worker_pid, signal.SIGKILL)
-                # What the dead worker has rendered.
+                # The dead worker's picture stays as it was.
                 assert color.tobytes() == copy.tobytes()
         assert trainer.resumed == 1
         assert lane_of(client) is not first and lane_of(client).is_alive
@@ -230,7 +230,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_client_leaves_no_memory_and_a_whole_training(expected: dict[str, np.ndarray]) -> None:
     """The gradient under way when it died was either applied as a whole or not at all."""
-    # Lanes of other tests may still end, so the worker is another.
+    # Lanes of other tests may still be ending, hence a worker of its own.
     with worker("--device", "cpu") as process:
         done = run_program(VANISHING, process.target)
         assert done.returncode == -signal.SIGKILL, done.stderr

@@ -1,4 +1,4 @@
-"""Trainings over a link with a long round trip: what is on its way hides it."""
+"""Trainings over a link with a long round trip, which steps in flight hide."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.workers.worker import WorkerProcess
 
 LESSON = gaussian_lesson(2000, degree=3)
 RATES = {"means": 1e-4, "sh0": 1e-3}
-# Longer and longer, until what a busy machine computes is little beside them.
+# Longer and longer, until a busy machine's computation is little beside them.
 ROUND_TRIPS = (0.05, 0.2, 0.8, 3.2)
 
 
@@ -58,7 +58,7 @@ def own_steps(trainer: Trainer, count: int, in_flight: int) -> list[int]:
 
 
 def test_gradients_do_not_wait_for_the_steps_before(link: FaultProxy) -> None:
-    """One at a time costs two round trips, of the picture and of its gradient; four at a time less than one."""
+    """A step costs two round trips, of the picture and of its gradient; with four in flight, it costs less than one."""
     count = 20
     with (
         Client(link.target, lane="stream") as client,
@@ -75,5 +75,5 @@ def test_gradients_do_not_wait_for_the_steps_before(link: FaultProxy) -> None:
             if taken < count * round_trip:
                 break
         assert taken < count * round_trip
-        # As a check of the link: nothing is faster than light.
+        # A check of the link itself: no step is faster than its round trips.
         assert seconds(lambda: own_steps(trainer, 3, 1)) >= 0.95 * 2 * 3 * round_trip

@@ -1,4 +1,4 @@
-"""Wrong arguments of training steps: refused by their Python names, before anything is sent, and never the end."""
+"""Wrong arguments of training steps are refused by their Python names, before anything is sent, and end nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def trainer(client: Client) -> Iterator[Trainer]:
 
 @pytest.fixture
 def own(client: Client) -> Iterator[Trainer]:
-    """One whose loss is the client's."""
+    """A trainer whose loss the client computes."""
     with client.trainer(LESSON.scene, CAMERAS, **OPTIONS) as started:
         yield started
 
 
 def sent(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> list[Any]:
-    """What is sent from now on."""
+    """The requests that are sent from now on."""
     found: list[Any] = []
     send = trainer._stream.send
     monkeypatch.setattr(trainer._stream, "send", lambda request: (found.append(request), send(request)))
@@ -98,7 +98,7 @@ def test_a_wrong_gradient_is_refused_before_it_is_sent(own: Trainer, case: str, 
 
 
 def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the client knew as little as one that resumes a training of another program."""
+    """Makes the client know as little as one that resumes a training of another program."""
     monkeypatch.setattr(trainers, "step_outputs", lambda outputs, *_, **__: tuple(outputs))
     monkeypatch.setattr(
         trainers,
@@ -123,7 +123,7 @@ def test_what_the_worker_refuses_is_left_out(client: Client, monkeypatch: pytest
         with pytest.raises(InvalidArgument, match=r"^outputs"):
             trainer.step([0], outputs=("colour",))
         assert [step.number for step in trainer.steps(2)] == [5, 6]
-        # A worker without a spool.
+        # This worker has no spool.
         with pytest.raises(InvalidArgument, match=r"^snapshot: expected a worker with a spool"):
             trainer.snapshot()
         assert trainer.step(outputs=("color",)).images.color.shape[0] == 1

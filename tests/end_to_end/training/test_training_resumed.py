@@ -1,4 +1,4 @@
-"""Trainings that were left, by an error or by their process, and what those have who take them up."""
+"""Trainings that an error or the end of a process has left, and what a client that resumes them gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATES = {"means": 2e-3, "opacities": 2e-2, "sh0": 5e-3}
 
 
 def resumed(client: Client, said: str) -> Trainer:
-    """The training that a log tells how to go on with, by that very call."""
+    """The training that a log message says how to resume, resumed by that very call."""
     (call,) = re.findall(r"client\.resume_trainer\('\w+', '\w+'\)", said)
     found = eval(call, {"client": client})
     assert isinstance(found, Trainer)
@@ -112,17 +112,17 @@ def test_a_trainer_that_was_closed_stays_so(client: Client) -> None:
 
 
 def test_the_cadence_of_snapshots_goes_on(tmp_path: Path) -> None:
-    """Also of steps with a loss of one's own, before which the client has to rest."""
+    """This includes steps with a custom loss, before which the client has to rest."""
     with worker("--device", "cpu", "--spool", str(tmp_path)) as process, Client(process.target) as client:
         trainer = client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, snapshot_every=3)
         trainer.close(finish=False)
         again = client.resume_trainer(trainer.training_id, trainer.lease)
         for batch in again.batches(7, in_flight=3):
             batch.apply(color=batch.color)
-        # From here on the client keeps what it has sent.
+        # The client keeps what it has sent from this step on.
         assert again._stream._kept_from == 6
         again.close(finish=False)
-        # Whoever resumes it has nothing to send again, so there is a snapshot.
+        # A client that resumes the training has nothing to send again, so there is a snapshot.
         with client.resume_trainer(trainer.training_id, trainer.lease) as last:
             assert (last.step_number, last.snapshot_step) == (7, 7)
 

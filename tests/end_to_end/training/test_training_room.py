@@ -1,4 +1,4 @@
-"""What a training has no right to: its scene for ever, and more memory than the device has."""
+"""A training can neither hold its scene for ever nor take more memory than the device has."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_scene_in_training_is_evicted_after_others() -> None:
             assert trainer.publish().scene_id == handle.scene_id
             for lesson in LESSONS[3:]:
                 client.put(lesson.scene)
-            # Its photographs are scenes too, but the training has its own hold on them.
+            # The photographs are scenes as well, but the training holds them itself.
             assert trainer.step().number == 1
             with pytest.raises(SceneNotFound):
                 trainer.publish()

@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# The tests' helpers are imported as `support`, the name that pytest's `pythonpath` gives them.
+# The tests' helpers are imported as `support`, as pytest's `pythonpath` allows.
 sys.path.append(str(Path(__file__).parents[1]))

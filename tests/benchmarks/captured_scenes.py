@@ -1,6 +1,6 @@
-"""Scenes of Gaussians that no program of this project made, if LUMIGRAD_TEST_DATA has them.
+"""Scenes of Gaussians that were not made by this project, if LUMIGRAD_TEST_DATA has them.
 
-Those of captures are larger and overlap more than those of the standard scene.
+Captures are larger and overlap more than the standard scene.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from tests.benchmarks.gaussian_scene import DEGREE, Floats, Scene
 
-# What each scene is read from, in the folder LUMIGRAD_TEST_DATA.
+# Files of each scene, in the folder LUMIGRAD_TEST_DATA.
 GARDEN = ("scenes/gsplat_garden/garden.npz",)
 FITTED = ("scenes/fitted_plush/plush.spz", "scenes/capture_plush/transforms.json")
 WIDTH = 1920
-# The garden is cut to a cube around 0, and its copies lie this far apart; scene units.
+# The garden is cut to a cube around 0, and its copies are this far apart; scene units.
 _HALF, _APART = 2.0, 4.0
 _SMALLEST, _LARGEST = 1e-4, 0.02
 # The value of the harmonic of degree 0.
@@ -25,11 +25,11 @@ _CONSTANT = 0.28209479
 
 
 class NoSuchScene(Exception):
-    """Its files are not in the folder LUMIGRAD_TEST_DATA."""
+    """A scene's files are not in the folder LUMIGRAD_TEST_DATA."""
 
 
 def paths_of(files: tuple[str, ...]) -> list[Path]:
-    """Where they are; raises NoSuchScene if one is missing."""
+    """The paths of a scene's files; raises NoSuchScene if one is missing."""
     found = [Path(os.environ.get("LUMIGRAD_TEST_DATA", ""), file) for file in files]
     missing = [file for file, path in zip(files, found, strict=True) if not path.is_file()]
     if missing:
@@ -40,7 +40,7 @@ def paths_of(files: tuple[str, ...]) -> list[Path]:
 def garden(across: int, *, every: int = 1, width: int = WIDTH) -> Scene:
     """The points of gsplat's own profile, in a grid of `across` times `across` copies.
 
-    As there, each point is a Gaussian of random shape and opacity. With `every` there is one for so many points.
+    As in that profile, each point is a Gaussian of random shape and opacity; `every` takes one point in so many.
     """
     (path,) = paths_of(GARDEN)
     with np.load(path) as archive:
@@ -79,7 +79,7 @@ def fitted(*, every: int = 1, width: int = WIDTH) -> Scene:
     capture = json.loads(cameras_path.read_text(encoding="utf-8"))
     frames = capture["frames"]
     pose = np.array(frames[len(frames) // 2]["transform_matrix"])
-    # From OpenGL's axes of a camera to OpenCV's.
+    # Converts OpenGL's axes of a camera to OpenCV's.
     pose[:, 1:3] *= -1
     view = np.linalg.inv(pose).astype(np.float32)
     scale = width / capture["w"]

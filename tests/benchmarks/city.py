@@ -1,7 +1,7 @@
 """Views of cities of up to 100 million Gaussians from ten cameras: `python -m tests.benchmarks.city [--docs]`.
 
 Times are processor times of the worker, which other programs on the machine hardly change. Each view is compared with
-one of all Gaussians in it, and both with the truth: one of all Gaussians with four samples in each pixel.
+an image of all Gaussians in view, and both with the truth: an image of all Gaussians with four samples per pixel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.benchmarks.city_pages import blocks
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 
-# The cameras see no end of such a city but at the horizon.
+# The cameras see no end of the smaller city except at the horizon.
 TOTALS = (10_000_000, 100_000_000)
 ROUNDS = 3
 # Scene units by which the camera of each new view has moved.
@@ -46,7 +46,7 @@ PLACES: dict[str, tuple[tuple[float, float, float], tuple[float, float, float], 
     "quarter": ((0, -110, 140), (0, 15, 0), 36),
 }
 WIDTH, HEIGHT = 1920, 1080
-# Pixels.
+# Allowed errors of levels, in pixels.
 ERRORS = (0.5, 1.0, 4.0)
 # All Gaussians are level 0, the only one without an error.
 ALL = GaussianSettings(antialiased=True, max_error_px=1e-6)
@@ -56,21 +56,21 @@ PAGE, MARK = Path("docs/performance.md"), "benchmark city"
 
 @dataclass(frozen=True)
 class View:
-    """One camera in one city; times in milliseconds of a processor.
+    """A view of a city from a camera; times in milliseconds of a processor.
 
     Attributes:
         camera: A name in `PLACES`.
-        error_px: The error of levels that is allowed.
+        error_px: The allowed error of levels.
         total: Gaussians of the finest level.
         drawn: Gaussians that are drawn.
-        blended: Those of them that contribute to a pixel.
-        view_ms: A call that repeats the one before.
+        blended: Drawn Gaussians that contribute to a pixel.
+        view_ms: A call that repeats the previous one.
         new_ms: A call from a camera that has moved a little, whose pages are in memory.
         gradients_ms: A call of Backward.
         in_view: Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
         apart_db: PSNR of the view against that of all Gaussians.
         levels_db: PSNR of the view against the truth.
-        all_db: That of all Gaussians against the truth.
+        all_db: PSNR of the view of all Gaussians against the truth.
     """
 
     camera: str
@@ -119,7 +119,7 @@ def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View],
                     views.append(_view(client, process, scene, camera, error_px, every))
                     print(views[-1], flush=True)
         pool = process.metric("lumigrad_scene_bytes") / (1 << 20)
-        # The most memory that the process has had, "VmHWM: N kB".
+        # The peak memory of the process, "VmHWM: N kB".
         status = Path(f"/proc/{process.process.pid}/status").read_text()
         resident = int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
     return views[::-1], f"The pool held {pool:,.0f} MiB at the end, and the worker had {resident:,.0f} MiB at most."
@@ -128,7 +128,7 @@ def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View],
 def _view(
     client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, every: Every | None
 ) -> View:
-    """One camera in one city."""
+    """Measures the view of one camera in one city."""
     camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
     image = client.render(scene, camera, settings=settings)
     assert image.levels is not None
@@ -155,7 +155,7 @@ def _view(
 
 @dataclass(frozen=True)
 class Every:
-    """Pictures of all Gaussians in view but hidden ones, and of the same with four samples in each pixel."""
+    """Images of all Gaussians that are in view and not hidden, with one and with four samples per pixel."""
 
     count: int
     color: Float32
@@ -163,7 +163,7 @@ class Every:
 
     @staticmethod
     def of(client: Client, scene: SceneHandle, name: str, most: int) -> Every | None:
-        """None: they are more than `most`."""
+        """Renders both images; None if more than `most` Gaussians are in view."""
         if not most:
             return None
         room = replace(ALL, max_gaussians=most)
@@ -183,14 +183,14 @@ def _camera(name: str, scale: float = 1, forward: float = 0) -> Camera:
 
 
 def _taken(process: WorkerProcess, call: Callable[[], object]) -> float:
-    """Milliseconds of a processor that a call takes the worker."""
+    """The processor time, in milliseconds, that a call takes the worker."""
     before = process.processor_seconds()
     call()
     return (process.processor_seconds() - before) * 1e3
 
 
 def psnr(image: Float32, truth: Float32) -> float:
-    """Decibels between two pictures of values from 0 to 1."""
+    """Decibels between two images with values from 0 to 1."""
     return float(-10 * np.log10(np.square(image.clip(0, 1) - truth.clip(0, 1)).mean() + 1e-12))
 
 
@@ -202,7 +202,7 @@ def exponent(views: Sequence[View], name: str) -> float:
 
 
 def table(views: Sequence[View]) -> str:
-    """A line for each camera: what is drawn and how long that takes in all cities, and pictures of the largest."""
+    """A row for each camera: Gaussians drawn and times in all cities, and PSNR in the largest."""
     totals = sorted({view.total for view in views})
     sizes = ", ".join(f"{total / 1e6:.0f}M" for total in totals)
     lines = [
@@ -232,7 +232,7 @@ def table(views: Sequence[View]) -> str:
 
 
 def draw(views: Sequence[View]) -> None:
-    """A picture of the times against the sizes of the cities, a line for each camera."""
+    """Plots the times against the sizes of the cities, with a line for each camera."""
     matplotlib.use("Agg")
     figure, panels = pyplot.subplots(len(ERRORS), 3, figsize=(12, 10), sharex=True, sharey="col", layout="constrained")
     titles = {"drawn": "Gaussians drawn", "view_ms": "view, processor ms", "gradients_ms": "gradients, processor ms"}

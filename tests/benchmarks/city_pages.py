@@ -11,12 +11,12 @@ from lumigrad.client.formats.levels.ordering import merging_order
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.samples.city import _centre, _ground_and_house, _moved, _vase
 
-# Room for rounding of positions to float32, hundreds of units from the middle.
+# Room for rounding of positions to float32, hundreds of units from the centre.
 _ROOM = 1e-3
 
 
 def blocks(count: int, kinds: int = 16, page_rows: int = 4096) -> GaussianLevels:
-    """At least so many Gaussians: pages of parts of each house and each vase, merged as those of files.
+    """At least `count` Gaussians: pages with parts of each house and each vase, merged like those of files.
 
     Houses repeat after `kinds`.
     """

@@ -1,7 +1,7 @@
-"""The caller's processor time in calls of the Python client, each in turns with gRPC calls of the same bytes.
+"""The caller's processor time in calls of the Python client, in turns with gRPC calls that send the same bytes.
 
-The client sends its payloads with the stream. A retained render and its backward pass count as one call. Writes the
-table in docs/performance.md with `--docs`.
+The client sends its payloads by stream. A retained render and its backward pass count as one call. Writes the table in
+docs/performance.md with `--docs`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 32, 24
 
 @dataclass(frozen=True)
 class Row:
-    """Medians in microseconds of processor time: of the client's call, of gRPC's, and of their difference."""
+    """Medians in microseconds of processor time: of the client's call, of gRPC's, and of the difference."""
 
     name: str
     client_us: float
@@ -39,7 +39,7 @@ class Row:
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[Any, bytes, Any]]]:
-    """The callables of the RPCs that are made within the block, their requests' bytes and metadata."""
+    """The callables of RPCs made within the block, with the bytes of their requests and their metadata."""
     found: list[tuple[Any, bytes, Any]] = []
     kinds = (grpc.UnaryUnaryMultiCallable, grpc.UnaryStreamMultiCallable)
     made = {kind: kind.__call__ for base in kinds for kind in base.__subclasses__()}

@@ -1,8 +1,8 @@
 """Benchmark of density control: `python -m tests.benchmarks.density_kernels [COUNT ...]` from the root.
 
-Each operation runs beside a sequence of torch operations that does the same, the two in turns, on Gaussians with
-spherical harmonics of degree 3 and Adam's moments. Both have one thread, and its processor time is what is measured: of
-threads that wait for each other a busy machine makes a lottery.
+Each operation takes turns with an equivalent sequence of torch operations, on Gaussians with spherical harmonics of
+degree 3 and Adam's moments. Both use one thread, and its processor time is measured: times of several threads that wait
+for each other are random on a busy machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Operation = Callable[[Any], object]
 
 
 class Benchmark:
-    """Gaussians of which one in ten is dead and about one in seven grows."""
+    """Gaussians, one in ten of which is dead, and about one in seven grows."""
 
     def __init__(self, count: int, device: torch.device | str = "cpu") -> None:
         random = torch.Generator().manual_seed(0)
@@ -59,16 +59,16 @@ class Benchmark:
         self.radii = torch.randint(-10, 40, (1, count, 2), generator=random, dtype=torch.int32).to(device)
 
     def same(self) -> Parameters:
-        """For operations that leave it as it is, or as good."""
+        """The parameters, for operations that do not really change them."""
         return self.parameters
 
     def copy(self) -> Parameters:
-        """For operations that change it."""
+        """A copy, for operations that change the parameters."""
         moments = {name: tuple(map(torch.clone, several)) for name, several in self.parameters.moments.items()}
         return Parameters({name: tensor.clone() for name, tensor in self.parameters.tensors.items()}, moments)
 
     def operations(self) -> dict[str, tuple[Prepare, Operation, Operation]]:
-        """What each needs, the kernels' way and torch's."""
+        """The input of each operation, and the kernels' and torch's implementation."""
         to, cap, strength = Thresholds(), 2 * self.count, 80.0
 
         def grown(parameters: Parameters) -> object:
@@ -107,7 +107,7 @@ class Benchmark:
 
 
 def in_turns(prepare: Prepare, ours: Operation, theirs: Operation) -> tuple[list[float], list[float]]:
-    """Milliseconds of processor time of both, run after run; the first of each warms up."""
+    """Milliseconds of processor time of both, run after run; a first run of each warms up."""
     times: tuple[list[float], list[float]] = ([], [])
     for run in range(RUNS + 1):
         for spent, operation in zip(times, (ours, theirs), strict=True):
@@ -121,7 +121,7 @@ def in_turns(prepare: Prepare, ours: Operation, theirs: Operation) -> tuple[list
 
 
 def race(races: Iterable[tuple[str, str, Prepare, Operation, Operation]], results: Path) -> None:
-    """Runs cases and names with their operations, prints the table and writes the results."""
+    """Runs the operations of each case, prints the table and writes the results."""
     _native.set_thread_count(1)
     torch.set_num_threads(1)
     machine = describe(resolve("cpu"))

@@ -1,4 +1,4 @@
-"""Density control as sequences of torch operations, as trainers have it: what the kernels are compared with."""
+"""Density control as sequences of torch operations, as trainers implement it, to compare the kernels with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cloud:
 
     @staticmethod
     def of(parameters: Parameters) -> Cloud:
-        """The same tensors."""
+        """A cloud of the same tensors."""
         moments = {name: (several[0], several[1]) for name, several in parameters.moments.items()}
         return Cloud(dict(parameters.tensors), moments)
 
@@ -38,7 +38,7 @@ class Cloud:
 
 
 def accumulate(to: Statistics, gradient: Tensor, radii: Tensor, width: int, height: int) -> None:
-    """Lengths, views and radii of what is seen, in place."""
+    """Accumulates gradient lengths, views and radii of visible Gaussians, in place."""
     scaled = gradient * gradient.new_tensor([width / 2 * len(gradient), height / 2 * len(gradient)])
     seen = (radii > 0).all(dim=2)
     rows = torch.where(seen)[1]
@@ -49,7 +49,7 @@ def accumulate(to: Statistics, gradient: Tensor, radii: Tensor, width: int, heig
 
 
 def grow_and_prune(cloud: Cloud, statistics: Statistics, to: Thresholds, extent: float) -> None:
-    """Clones, then splits, then prunes; a pass over all tensors each."""
+    """Clones, then splits, then prunes, each in a pass over all tensors."""
     grows = statistics.gradient / statistics.views.clamp(min=1) > to.grow_gradient
     small = cloud.tensors["scales"].exp().amax(dim=1) <= to.clone_size * extent
     clones = torch.where(grows & small)[0]
@@ -108,7 +108,7 @@ def _shares(cloud: Cloud, rows: Tensor, min_opacity: float) -> tuple[Tensor, Ten
 
 
 def relocate(cloud: Cloud, min_opacity: float = 0.005) -> None:
-    """Dead rows become shares of living ones, in place."""
+    """Turns dead rows into shares of living ones, in place."""
     opacities = torch.sigmoid(cloud.tensors["opacities"])
     dead, alive = torch.where(opacities <= min_opacity)[0], torch.where(opacities > min_opacity)[0]
     rows = alive[torch.multinomial(opacities[alive], len(dead), replacement=True)]
@@ -122,7 +122,7 @@ def relocate(cloud: Cloud, min_opacity: float = 0.005) -> None:
 
 
 def add(cloud: Cloud, cap: int, min_opacity: float = 0.005) -> None:
-    """Five in a hundred more."""
+    """Adds five per cent more Gaussians."""
     count = len(cloud.tensors["means"])
     added = min(cap, int(1.05 * count)) - count
     rows = torch.multinomial(torch.sigmoid(cloud.tensors["opacities"]), added, replacement=True)
@@ -134,7 +134,7 @@ def add(cloud: Cloud, cap: int, min_opacity: float = 0.005) -> None:
 
 
 def add_noise(cloud: Cloud, strength: float) -> None:
-    """Moves transparent ones within their ellipsoids, in place."""
+    """Moves nearly transparent Gaussians within their ellipsoids, in place."""
     tensors = cloud.tensors
     axes = rotations(tensors["quats"]) * tensors["scales"].exp()[:, None]
     gate = torch.sigmoid(100.0 * (0.005 - torch.sigmoid(tensors["opacities"])))

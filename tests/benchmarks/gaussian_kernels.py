@@ -1,4 +1,4 @@
-"""Times of the Gaussian kernels in this process: forward as a trainer calls it, and backward; and plain copying."""
+"""Times of the Gaussian kernels in this process: forward as a trainer calls it, and backward; and of a plain copy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SEMANTICS = "exact"
 
 
 class KernelBenchmark:
-    """One scene on films of one size; forward keeps what backward needs, as in training."""
+    """A scene on a film of one size; forward keeps what backward needs, as in training."""
 
     def __init__(self, case: str, scene: Scene, views: int = 1) -> None:
-        """Each of several views is moved sideways by a hundredth of the distance."""
+        """Each view is moved sideways by a hundredth of the distance."""
         self._case = case
         self._settings = Settings()
         self.gaussians = Gaussians(**{name: torch.from_numpy(value) for name, value in scene.tensors.items()})
@@ -31,7 +31,7 @@ class KernelBenchmark:
         self._upstream = {"color": gradient.repeat(views, 1, 1, 1)}
 
     def run(self) -> list[Measured]:
-        """Forward, then backward; of the state of the forward pass just before it, as in training."""
+        """Measures forward, then backward on the state of a forward pass just before it, as in training."""
         forward_times = measure(self._case, "forward", SEMANTICS, self.forward)
         state = self.state()
         return [forward_times, measure(self._case, "backward", SEMANTICS, lambda: self.backward(state))]
@@ -52,7 +52,7 @@ class KernelBenchmark:
 
 
 def memory_copy() -> Measured:
-    """64 MiB from one place to another on as many threads as torch has: what memory lets through at most."""
+    """Copies 64 MiB with as many threads as torch has: the limit of the memory bandwidth."""
     source = torch.from_numpy(np.ones(1 << 24, np.float32))
     target = torch.empty_like(source)
 

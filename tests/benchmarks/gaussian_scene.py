@@ -1,4 +1,4 @@
-"""The standard scene of Gaussian benchmarks, the same numbers wherever it is made; and a trained one, if at hand."""
+"""The standard scene of Gaussian benchmarks, with the same numbers wherever it is made, and a trained scene."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FIELD_OF_VIEW = np.deg2rad(60.0)
 # The camera stands 4 units before the origin and looks down a little.
 DISTANCE, TILT = 4.0, np.deg2rad(12.0)
 DEGREE = 3
-# What the trained scene is read from, in the folder LUMIGRAD_TEST_DATA.
+# Files of the trained scene, in the folder LUMIGRAD_TEST_DATA.
 TRAINED = ("scenes/trained_biker/biker_gaussians.npz",)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Tensors as the engine takes them, and the one camera that sees them: fx, fy, cx, cy in pixels and its pose."""
+    """Tensors as the engine takes them, and the only camera: fx, fy, cx, cy in pixels, and its pose."""
 
     means: Floats
     quats: Floats
@@ -37,7 +37,7 @@ class Scene:
 
     @property
     def tensors(self) -> dict[str, Floats]:
-        """By name."""
+        """The tensors by name."""
         return {name: getattr(self, name) for name in ("means", "quats", "scales", "opacities", "sh")}
 
 
@@ -65,7 +65,7 @@ def _opacities(random: np.random.Generator, count: int) -> Doubles:
 
 
 def scene(count: int, width: int, height: int) -> Scene:
-    """`count` Gaussians of degree 3; the more there are, the smaller, so that a pixel sees about as many."""
+    """`count` Gaussians of degree 3, whose size falls with their number so that a pixel sees about as many."""
     random = np.random.Generator(np.random.PCG64(7))
     means = _means(random, count)
     scales = 0.9 * count ** (-1.0 / 3.0) * np.exp(random.normal(-0.6, 0.5, (count, 3)))
@@ -87,7 +87,7 @@ def scene(count: int, width: int, height: int) -> Scene:
 
 
 def trained_path() -> Path | None:
-    """Where the trained scene is, if LUMIGRAD_TEST_DATA has it."""
+    """The path of the trained scene, if LUMIGRAD_TEST_DATA has it."""
     path = Path(os.environ.get("LUMIGRAD_TEST_DATA", ""), *TRAINED)
     return path if path.is_file() else None
 

@@ -25,7 +25,7 @@ THREADS = 2
 RESULTS = Path("build/bench/gaussians.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark gaussians"
 
-# Milliseconds of OpenSplat's CPU rasterizer of August 2026 on two threads; measured once on such a machine.
+# Milliseconds of OpenSplat's CPU rasterizer of August 2026 on two threads, measured once on such a machine.
 OPENSPLAT: dict[tuple[str, str], float] = {
     ("10k@512x512", "forward"): 33.0,
     ("10k@512x512", "backward"): 29.0,

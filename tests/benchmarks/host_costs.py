@@ -1,8 +1,7 @@
-"""What calls of the CUDA engines cost the host, without a GPU: `python -m tests.benchmarks.host_costs`.
+"""The host's costs of calls of the CUDA engines, without a GPU: `python -m tests.benchmarks.host_costs`.
 
-The engines run on the emulated device, on small inputs, with kernels that do nothing. What is left is the processor
-time of Python, of the binding and of the host's code of the engine, with an emulated runtime in place of CUDA's. Needs
-`make emulation`.
+The engines run on the emulated device, on small inputs, with kernels that do nothing. This leaves the processor time of
+Python, the binding and the engine's host code, with an emulated runtime in place of CUDA's. Needs `make emulation`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _FILM = 32, 16
 
 @dataclass(frozen=True)
 class Row:
-    """One call; milliseconds."""
+    """Host time of one kind of call; milliseconds."""
 
     call: str
     host_ms: float
@@ -49,7 +48,7 @@ def calls_of(device: Device) -> dict[str, Call]:
 
 
 def host_ms(call: Callable[[int], Any], runs: int) -> float:
-    """The median over calls."""
+    """The median time of calls."""
     taken = []
     for number in range(runs + 5):
         start = time.thread_time()
@@ -59,7 +58,7 @@ def host_ms(call: Callable[[int], Any], runs: int) -> float:
 
 
 def rows(runs: int) -> list[Row]:
-    """All calls."""
+    """Measures all calls."""
     from support.backends import emulation
 
     native = emulation.load("_emulation")

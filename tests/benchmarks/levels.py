@@ -1,8 +1,8 @@
-"""The time of one view of cities of more and more Gaussians: `python -m tests.benchmarks.levels [--docs]`.
+"""The time of a view of ever larger cities of Gaussians: `python -m tests.benchmarks.levels [--docs]`.
 
-The cities are random, and made page by page while they are sent. All are seen by the same cameras above their middle;
-one looks down and the other at the horizon. Rounds go through all cities in turn. Then a camera flies around a city of
-which the memory for scenes holds a part: once with packed pages and once, as for gradients, with float32.
+The cities are random, and made page by page while they are sent. All are seen by the same cameras above their middle:
+one looks down, the other at the horizon. Rounds go through all cities in turn. Then a camera flies around a city of
+which only a part fits into the memory for scenes: once with packed pages and once, as for gradients, with float32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDS = 7
 RESULTS = Path("build/bench/levels.json")
 PAGE, MARK, FLIGHT_MARK = Path("docs/performance.md"), "benchmark levels", "benchmark flight"
 MIB = 1 << 20
-# The city that is flown around, with pages along its edge; its pages and memory for scenes, MiB; and frames of a turn.
+# The city of the flight: pages along an edge, rows of a page, degree of harmonics, and memory for scenes in MiB.
 FLIGHT_SIDE, FLIGHT_ROWS, FLIGHT_DEGREE, FLIGHT_MIB = 8, 16384, 3, 192
 STEPS, TURNS = 24, 3
 FLIGHT_ERROR_PX = 0.25
@@ -43,14 +43,14 @@ FLIGHT_ERROR_PX = 0.25
 
 @dataclass(frozen=True)
 class View:
-    """The view of one city; times in milliseconds as the worker measures them, medians.
+    """The view of one city; medians of times in milliseconds, as the worker measures them.
 
     Attributes:
         camera: A name in `CAMERAS`.
         total: Gaussians of the finest level.
         drawn: Gaussians that the view shows.
         first_ms: The first call, whose pages come from the spool.
-        view_ms: Calls after it.
+        view_ms: Later calls.
         gradients_ms: Calls of Backward.
         pool_mib: Memory of pages and cut that the first call has added.
     """
@@ -99,7 +99,7 @@ def measured(sides: list[int]) -> list[View]:
 
 
 class _Call:
-    """One camera above one city."""
+    """Calls for one view of one city."""
 
     def __init__(self, client: Client, process: WorkerProcess, scene: SceneHandle, name: str) -> None:
         self._client, self._scene, self._name = client, scene, name
@@ -113,7 +113,7 @@ class _Call:
         self._gradients_ms: list[float] = []
 
     def repeat(self) -> None:
-        """Measures it once more."""
+        """Measures the calls once more."""
         camera = CAMERAS[self._name]
         self._view_ms.append(self._client.render(self._scene, camera).timings.worker_ms)
         frame = self._client.render(self._scene, camera, retain=True)

@@ -1,4 +1,4 @@
-"""How the benchmarks measure, and what they write down."""
+"""How the benchmarks measure, and what they write."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measured:
-    """One row of the results; milliseconds."""
+    """A row of the results; milliseconds."""
 
     case: str
     op: str
     semantics: str
     median_ms: float
     min_ms: float
-    # What the kernel's own stage timers add up to.
+    # The sum of the kernel's own stage timers.
     kernel_ms: float
     runs: int
 
@@ -28,7 +28,7 @@ class Measured:
 def measure(
     case: str, op: str, semantics: str, call: Callable[[], float], *, seconds: float = 1.5, least: int = 9
 ) -> Measured:
-    """Calls until enough is known; `call` returns the kernel's milliseconds. The first three calls warm up."""
+    """Repeats a call until its time is known; `call` returns the kernel's milliseconds. Three calls warm up."""
     for _ in range(3):
         call()
     times: list[float] = []
@@ -43,7 +43,7 @@ def measure(
 
 
 def write(rows: Sequence[Any], path: Path) -> None:
-    """Dataclasses of results as JSON, numbers to three digits behind the point."""
+    """Writes dataclasses of results as JSON, with three digits behind the decimal point."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tidy = [
         {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(row).items()}

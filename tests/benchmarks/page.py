@@ -1,4 +1,4 @@
-"""Puts a table of measured times where a page has the marks for it."""
+"""Puts a table of measured times between the marks of a page."""
 
 from __future__ import annotations
 

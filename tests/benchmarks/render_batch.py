@@ -1,6 +1,6 @@
-"""Sensors' pictures of many small cameras: one call for all of them, and a call for each, in turns.
+"""Sensor images of many small cameras: one call for all of them, in turns with a call for each.
 
-Colours come in 8 bits and depths in 16. Writes the table in docs/performance.md with `--docs`.
+Colours have 8 bits and depths 16. Writes the table in docs/performance.md with `--docs`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SENSOR: dict[str, Any] = {
     "outputs": ("color", "expected_depth"),
     "image_format": {"color": "uint8", "expected_depth": "float16"},
 }
-# Gaussians of each scene, number of scenes, width and height of the pictures.
+# Gaussians of each scene, number of scenes, width and height of the images.
 CASES = ((1_000, 1, 64), (1_000, 8, 64), (1_000, 64, 64), (10_000, 1, 128), (10_000, 8, 128), (10_000, 64, 128))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One case, first for one call, then for a call for each camera.
+    """A case, first with one call, then with a call for each camera.
 
     Medians of the rounds in milliseconds, the median of their ratios, the mean processor time of client and worker in
     milliseconds, and the launches of the one call.

@@ -1,4 +1,4 @@
-"""What calls of the kernels cost as scenes, pictures, views and threads grow: `python -m tests.benchmarks.scaling`."""
+"""Times of the kernels against the size of scenes, images, views and threads: `python -m tests.benchmarks.scaling`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS: dict[str, tuple[int, ...]] = {
     PIXELS: (128**2, 256**2, 512**2, 1024**2, 2048**2),
     VIEWS: (1, 2, 4, 8, 16),
 }
-# What does not grow.
+# The constant count and size while another quantity grows.
 COUNT, SIDE = 100_000, 512
 MESH = "70k"
 RESULTS, PICTURE, PAGE = Path("build/bench/scaling.json"), Path("docs/images/scaling.png"), Path("docs/performance.md")
@@ -41,7 +41,7 @@ RESULTS, PICTURE, PAGE = Path("build/bench/scaling.json"), Path("docs/images/sca
 
 @dataclass(frozen=True)
 class Series:
-    """Median milliseconds of one engine's operation, one for each value of what grows."""
+    """Median milliseconds of one engine's operation, one for each value of the growing quantity."""
 
     engine: str
     op: str
@@ -50,7 +50,7 @@ class Series:
 
     @property
     def slope(self) -> float:
-        """Exponent fitted to the three largest values: 1 where twice as much takes twice as long."""
+        """The exponent fitted to the three largest values: 1 if twice as much takes twice as long."""
         return float(np.polyfit(np.log(self.values[-3:]), np.log(self.times[-3:]), 1)[0])
 
 
@@ -75,14 +75,14 @@ def main() -> None:
 
 
 def _measured(engine: str, count: int, side: int, views: int, case: str) -> list[Measured]:
-    """Forward and backward of one call."""
+    """Measures forward and backward of one call."""
     if engine == "gaussians":
         return GaussianBenchmark(case, gaussian_scene(count, side, side), views).run()
     return SphereBenchmark(case, sphere_scene(count), side, side, engine.removeprefix("spheres, "), views).run()
 
 
 def _grown(what: str, rows: list[Measured]) -> list[Series]:
-    """Every engine as one quantity grows."""
+    """Measures every engine as one quantity grows."""
     series = []
     for engine in ENGINES:
         taken = []
@@ -97,7 +97,7 @@ def _grown(what: str, rows: list[Measured]) -> list[Series]:
 
 
 def _threads(cores: int, rows: list[Measured]) -> list[Series]:
-    """Every engine, and signed distances to a mesh, on 1, 2, 4, 8 and 16 threads as far as there are cores."""
+    """Measures every engine, and signed distances to a mesh, on up to 16 threads, at most one per core."""
     counts = tuple(count for count in (1, 2, 4, 8, 16) if count <= cores)
     mesh, around = built(torus(MESH)), points(torus(MESH), "near")
     times: dict[tuple[str, str], list[float]] = {}

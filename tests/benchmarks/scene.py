@@ -1,4 +1,4 @@
-"""The standard scene of sphere benchmarks: the same numbers wherever it is generated."""
+"""The standard scene of sphere benchmarks, with the same numbers wherever it is generated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_TRACK = 5
 
 @dataclass(frozen=True)
 class Scene:
-    """Spheres in the box [-5, 5] x [-5, 5] x [25, 35]; about as many layers per pixel whatever their number."""
+    """Spheres in the box [-5, 5] x [-5, 5] x [25, 35]; a pixel has about as many layers whatever their number."""
 
     positions: Floats
     colors: Floats

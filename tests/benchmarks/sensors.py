@@ -1,4 +1,4 @@
-"""Real cameras and surfels in turns with a pinhole: `python -m tests.benchmarks.sensors [--docs] [CASE]`."""
+"""Sensor cameras and surfels in turns with a pinhole: `python -m tests.benchmarks.sensors [--docs] [CASE]`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CASES = {"100k@512x512": (100_000, 512, 512), "500k@1920x1080": (500_000, 1920, 
 THREADS, TURNS = 2, 7
 RESULTS = Path("build/bench/sensors.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark sensors"
-# Rows and columns of the lidar, and how far it sees up and down, radians.
+# Rows and columns of the lidar, and its largest elevations up and down, radians.
 LIDAR, ELEVATIONS = (128, 2048), (0.26, -0.44)
 
 
 @dataclass(frozen=True)
 class Racer:
-    """A camera with settings; `against` names the one that its times are divided by."""
+    """A camera with settings; `against` names the racer that its times are divided by."""
 
     label: str
     camera: Camera
@@ -60,7 +60,7 @@ class Race:
         return ahead, sum(backward(done.state, self._upstream).stages().values())
 
     def run(self, turns: int) -> dict[str, tuple[float, float]]:
-        """Medians over the turns of the times in units of those of the camera that each is compared with."""
+        """Medians over the turns of each camera's times, divided by those of the camera that it is compared with."""
         times = []
         for turn in range(turns + 1):
             row = {racer.label: self.once(racer) for racer in self.racers}
@@ -76,7 +76,7 @@ class Race:
 
 
 def racers(given: Scene) -> list[Racer]:
-    """The pinhole that all are compared with comes first."""
+    """All cameras; the pinhole that the others are compared with comes first."""
     fx, fy, cx, cy = given.intrinsics
     film = {"fx": fx, "fy": fy, "cx": cx, "cy": cy}
     place = (given.rotation.astype(np.float64), given.translation.astype(np.float64), given.width, given.height)
@@ -116,7 +116,7 @@ def lidar_hits(gaussians: Gaussians) -> float:
     lens = SpinningLidar(
         row_elevations=np.linspace(*ELEVATIONS, rows), column_azimuths=np.linspace(-np.pi, np.pi, columns + 1)[:-1]
     )
-    # In the middle of the scene, whose y points down: x forward, y to the left, z up.
+    # Axes in the middle of the scene, whose y points down: x forward, y to the left, z up.
     axes = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
     camera = Camera.sensor(lens, axes, np.zeros(3), columns, rows)
     settings = Settings(response="ray")

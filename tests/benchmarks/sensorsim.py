@@ -3,8 +3,8 @@
     make bench-simulators
     python -m tests.benchmarks.sensorsim --gaussians 500000 --rollouts 4 --device cuda:0
 
-A worker of its own renders a street of Gaussians through f-theta cameras with rolling shutters, in batches, and scans
-it with both lidars; each rollout is a channel with one call in progress, as AlpaSim's.
+A separate worker renders a street of Gaussians through f-theta cameras with rolling shutters, in batches, and scans
+it with both lidars; each rollout is a channel with one call in progress, as in AlpaSim.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADINGS = (0, 60, -60, 180)
 
 @dataclass(frozen=True)
 class Row:
-    """Times of calls for some frames each; milliseconds."""
+    """Times of calls for some frames each, milliseconds."""
 
     sensor: str
     frames: int
@@ -57,7 +57,7 @@ def street(folder: Path, count: int) -> None:
     random = np.random.default_rng(1)
     sh = random.normal(0.0, 0.1, (count, 4, 3))
     sh[:, 0] = random.uniform(-1.5, 1.5, (count, 3))
-    # Most of it on the ground, the rest on both sides up to 10 m.
+    # Most of the Gaussians are on the ground, the rest on both sides up to 10 m.
     means = random.uniform([-60, -20, -0.2], [60, 20, 0.2], (count, 3))
     sides = random.random(count) < 0.4
     means[sides] = random.uniform([-60, 8, 0], [60, 20, 10], (int(sides.sum()), 3))
@@ -94,7 +94,7 @@ def batch(width: int, height: int, cameras: int, step: int) -> Any:
 
 
 def scan(device: int, step: int) -> Any:
-    """The request for a scan of a turn of the lidar."""
+    """The request for a scan of one turn of the lidar."""
     x = -20 + 0.5 * (step % 80)
     pair = MESSAGES["PosePair"](start_pose=pose((x, 0, 1.9)), end_pose=pose((x + 0.5, 0, 1.9)))
     times = {"frame_start_us": step, "frame_end_us": step + 100_000}
@@ -102,7 +102,7 @@ def scan(device: int, step: int) -> Any:
 
 
 def kinds() -> Iterator[tuple[str, int, str, Callable[[int], Any]]]:
-    """What is measured: its name, the frames of a call, its method, and its request at a step."""
+    """The measured calls: name, frames of a call, method, and a function from a step to the request."""
     for width, height in SIZES:
         for cameras in CAMERAS:
             yield f"{width}x{height}", cameras, "batch_render_rgb", partial(batch, width, height, cameras)
@@ -111,12 +111,12 @@ def kinds() -> Iterator[tuple[str, int, str, Callable[[int], Any]]]:
 
 
 def kernel_seconds(process: WorkerProcess) -> float:
-    """What the kernels' own timers have counted since the worker started."""
+    """The total of the kernels' own timers since the worker started."""
     return sum(map(float, re.findall(r"^lumigrad_kernel_seconds_sum\{.*\} (\S+)$", process.metrics(), re.M)))
 
 
 def check(reply: Any) -> None:
-    """That a reply has what was asked for."""
+    """Fails unless a reply has what was asked for."""
     if hasattr(reply, "items"):
         assert all(item.success for item in reply.items), reply.items[0].error_message
     else:
@@ -129,7 +129,7 @@ def measured(
     rollouts: int,
     seconds: float,
 ) -> Row:
-    """Calls for some time, from several rollouts at once."""
+    """Measures calls for some time, from several rollouts at once."""
     sensor, frames, method, request_at = kind
 
     def rollout(first: int) -> list[float]:
@@ -155,7 +155,7 @@ def measured(
 
 
 def rows(device: str, count: int, rollouts: int, seconds: float) -> Iterator[Row]:
-    """The whole table, by a worker of its own."""
+    """All rows of the table, measured with a separate worker."""
     with tempfile.TemporaryDirectory() as folder:
         street(Path(folder), count)
         options = ("--device", device, "--sensorsim", folder, "--sensorsim-preload")

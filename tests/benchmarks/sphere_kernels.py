@@ -13,10 +13,10 @@ WANTED = ("positions", "colors", "radii", "cameras")
 
 
 class KernelBenchmark:
-    """One scene on films of one size; forward keeps what backward needs, as in training."""
+    """A scene on a film of one size; forward keeps what backward needs, as in training."""
 
     def __init__(self, case: str, scene: Scene, width: int, height: int, semantics: str, views: int = 1) -> None:
-        """Each of several views is turned by half a degree."""
+        """Each view is turned by half a degree."""
         self._case, self._semantics = case, semantics
         self._inputs = [torch.from_numpy(values) for values in (scene.positions, scene.colors, scene.radii)]
         turns = [(*CAMERA[:3], 0.0, np.deg2rad(0.5 * view), 0.0, *CAMERA[6:]) for view in range(views)]
@@ -25,7 +25,7 @@ class KernelBenchmark:
         self._upstream = {"color": torch.from_numpy(output_gradient(width, height)).repeat(views, 1, 1, 1)}
 
     def run(self) -> list[Measured]:
-        """Forward, then backward; of the state of the forward pass just before it, as in training."""
+        """Measures forward, then backward on the state of a forward pass just before it, as in training."""
         forward_times = measure(self._case, "forward", self._semantics, self._forward)
         state = self._state()
         return [forward_times, measure(self._case, "backward", self._semantics, lambda: self._backward(state))]

@@ -24,7 +24,7 @@ OPS = ("forward", "backward")
 RESULTS = Path("build/bench/spheres.json")
 PAGE = Path("docs/performance.md")
 
-# Milliseconds of PyTorch3D 0.7.9, which uses one thread; measured once on such a machine.
+# Milliseconds of PyTorch3D 0.7.9, which uses one thread, measured once on such a machine.
 PYTORCH3D: dict[tuple[str, str], float] = {
     ("1k@256x256", "forward"): 29.0,
     ("1k@256x256", "backward"): 18.0,

@@ -1,11 +1,12 @@
 """Benchmark of training: `python -m tests.benchmarks.training [--docs] [CASE ...]` from the root.
 
-The same step, L1 and D-SSIM against one photograph, made in four ways: on the worker with its own loss, on the worker
-with a loss from here (pictures and gradients as bfloat16), here with pictures and gradients from the worker, and
-without a worker at all; the first and the last in turns. The first two also over a link with a round trip of 50 ms, at
-1 Gbit/s each way.
+The same step, with L1 and D-SSIM against one photograph, is made in four ways: on the worker with its own loss; on the
+worker with a loss computed here (images and gradients as bfloat16); here, with images and gradients from the worker;
+and without a worker. The first and the last take turns. The first two are also measured over a link with a round trip
+of 50 ms and 1 Gbit/s each way.
 
-`--parts` measures for one scene what such steps move, and which parts take their time, by shared memory and the stream.
+`--parts` measures, for one scene, the bytes that these steps move and the times of their parts, by shared memory and by
+stream.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PARTS_PAGE, PARTS_MARK = Path("docs/which_call.md"), "benchmark training parts"
 PARTS_CASE, PARTS_SIZES = "100k@512x512", (100_000, 512, 512)
 PARTS_TURNS, PARTS_BURST = 5, 4
 PARTS_STEPS = (1 + PARTS_TURNS) * PARTS_BURST
-# That of the program, as cheap as one can be: the sum of absolute differences.
+# The program's loss is as cheap as possible: the sum of absolute differences.
 LOSS = Loss(l1=1.0, dssim=0.0)
 # The worker's kernels in a step, by its parts.
 KERNELS = {
@@ -53,7 +54,7 @@ KERNELS = {
     "backward": ("blend_backward", "project_backward"),
     "optimizer": ("adam",),
 }
-# The parts of a step with gradients of the worker, in their order: their titles.
+# Titles of the parts of a step with gradients of the worker, in order.
 OPERATOR_PARTS = {
     "parameters_up": "parameters to the worker",
     "render": "render",
@@ -64,7 +65,7 @@ OPERATOR_PARTS = {
     "gradients_down": "gradients to the program",
     "optimizer": "optimiser",
 }
-# What the worker does in a step: its stages, in a column each.
+# Stages of a worker's step, a column each.
 PARTS = {
     "kernels": tuple(stage for stages in KERNELS.values() for stage in stages),
     "read": ("decode", "upload"),
@@ -79,9 +80,9 @@ SUM = re.compile(
 )
 SECONDS = 3.0
 LEAST = 5
-# Medians are those of so many turns, each of so many steps, after one more; on the worker and in process.
+# Medians are those of TURNS turns of BURST steps each, after one turn that warms up, on the worker and in process.
 TURNS, BURST = 7, 12
-# Steps on their way: as many as hide a round trip, and few enough to begin a measurement soon.
+# Steps in flight: enough to hide a round trip, and few enough to begin a measurement soon.
 AHEAD, BATCHES_AHEAD = 8, 4
 ROUND_TRIP_SECONDS, BYTES_PER_SECOND = 0.05, 125e6
 FAR = "_50ms"
@@ -92,7 +93,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast one way of training goes, and what it moves."""
+    """The rate of one way of training, and the bytes that it moves."""
 
     case: str
     op: str
@@ -109,7 +110,7 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help=help_text)
     arguments = parser.parse_args()
     if arguments.parts:
-        # On a busy machine, several threads of torch would wait for each other, and count as processor time.
+        # Several threads of torch would wait for each other on a busy machine, which counts as processor time.
         torch.set_num_threads(1)
         table = f"{_parts_table()}\n\n{_operator_table()}"
         print(table)
@@ -179,7 +180,7 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
             if is_ahead:
                 proxy.up.delay = proxy.down.delay = ROUND_TRIP_SECONDS / 2
                 proxy.up.bytes_per_second = proxy.down.bytes_per_second = BYTES_PER_SECOND
-            # Bytes are counted apart from the near rate: whoever counts them holds them up.
+            # Bytes are counted separately, since counting them slows the steps down.
             with Client(proxy.target, lane="stream") as client, way(client) as step:
                 far, moved = _per_second(step, proxy, is_ahead=is_ahead)
             proxy.heal()
@@ -192,7 +193,7 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
 
 
 def _in_turns(scene: Gaussians, camera: Camera, photograph: Bytes, target: str) -> tuple[float, float]:
-    """Steps per second on the worker and in process, in turns: what else the machine does slows down both."""
+    """Steps per second on the worker and in process, in turns, so that other work on the machine affects both."""
     here = InProcess(scene, camera, photograph)
     there_seconds, here_seconds = [], []
     with Client(target, lane="stream") as client, client.trainer(scene, [camera], [photograph]) as trainer:
@@ -232,7 +233,7 @@ def _own_loss(
 
 
 def _parts_table() -> str:
-    """A row for each way of training and of its tensors: bytes, and milliseconds of a step and of its parts."""
+    """A row for each way of training and of sending tensors: bytes, and milliseconds of a step and of its parts."""
     lines = [
         f"| step | up, bytes | down, bytes | ms | worker: {' | '.join(PARTS)} | program, processor |",
         "|---" * (5 + len(PARTS)) + "|",
@@ -242,7 +243,7 @@ def _parts_table() -> str:
             before = _sums(process)
             with Client(process.target, lane=lane) as client, way(client) as step:
                 found = _parts(step, lambda: _sums(process))
-            # Sums of a training are known when it has ended.
+            # A training's sums are known when it has ended.
             moved = _sums(process) - before
             cells = [f"{moved[direction] / PARTS_STEPS:,.0f}" for direction in ("received", "sent")]
             stages = [sum(found.get(stage, 0.0) for stage in stages) for stages in PARTS.values()]
@@ -282,7 +283,7 @@ def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], Abstrac
 
 
 def _operator_table() -> str:
-    """A row for each part of a step with PyTorch's loss and optimiser, beside those of the worker's own step."""
+    """A row for each part of a step with PyTorch's loss and optimiser, beside the parts of the worker's own step."""
     gaussians, camera, photograph = _scene_in_parts()
     columns: list[dict[str, float]] = []
     with worker("--device", "cpu") as process:
@@ -300,7 +301,7 @@ def _operator_table() -> str:
     rows = [("part", ["bytes", "shared memory", "stream", "the worker's loss and optimiser"]), ("---", ["---"] * 4)]
     for part, title in OPERATOR_PARTS.items():
         rows.append((title, [f"{moved[part]:,}" if moved.get(part) else "", *_cells(columns, part)]))
-    # Steps of the worker follow each other without waits.
+    # The worker's steps follow each other without waits.
     for column in columns[:2]:
         column["rest"] = column["step"] - sum(column.get(part, 0.0) for part in OPERATOR_PARTS)
     rows += [(title, ["", *_cells(columns, part)]) for part, title in (("rest", "gRPC, waits"), ("step", "all"))]
@@ -312,7 +313,7 @@ def _cells(columns: Sequence[dict[str, float]], part: str) -> list[str]:
 
 
 def _parts(step: Step, sums: Callable[[], Counter[str]]) -> dict[str, float]:
-    """Medians of some turns of a step: of `sums`, which grow, and seconds of the step and of this process."""
+    """Medians per step over some turns: growth of `sums`, and seconds of the step and of this process."""
     turns: list[dict[str, float]] = []
     for _ in range(1 + PARTS_TURNS):
         before, processor, start = sums(), time.process_time(), time.perf_counter()
@@ -333,7 +334,7 @@ def _sums(process: WorkerProcess) -> Counter[str]:
 
 
 def _per_second(step: Step, proxy: FaultProxy, *, is_ahead: bool) -> tuple[float, int]:
-    """Steps per second, and bytes of each that pass the proxy."""
+    """Steps per second, and bytes per step that pass the proxy."""
     for _ in range(AHEAD + 1 if is_ahead else 2):
         step()
     before = proxy.up.passed + proxy.down.passed
@@ -342,7 +343,7 @@ def _per_second(step: Step, proxy: FaultProxy, *, is_ahead: bool) -> tuple[float
 
 
 def _steps_per_second(step: Step) -> tuple[float, int]:
-    """The rate and how many steps it is from: some come back at once, and the mean over many is what counts."""
+    """The mean rate over many steps, since some come back at once, and the number of steps."""
     start, count = time.perf_counter(), 0
     while count < LEAST or time.perf_counter() - start < SECONDS:
         step()

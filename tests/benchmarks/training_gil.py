@@ -1,7 +1,7 @@
-"""Time with the GIL of the steps of each kind of training: `python -m tests.benchmarks.training_gil [KIND ...]`.
+"""The steps' time with the GIL by kind of training: `python -m tests.benchmarks.training_gil [KIND ...]`.
 
-The worker runs with the meter of tests.benchmarks.service. Scene and pictures are small, for the kernels do not count,
-but for one kind, whose steps are to take little longer than their kernels.
+The worker runs with the meter of tests.benchmarks.service. Scene and images are small, since kernels do not count,
+except for one kind whose steps should take little longer than their kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEEDS = itertools.count()
 
 
 def main() -> None:
-    """Measures the kinds that are named, or all, in turns, and prints a table."""
+    """Measures the named kinds, or all, in turns, and prints a table."""
     chosen = {name: KINDS[name] for name in sys.argv[1:] or KINDS}
     with tempfile.TemporaryDirectory() as folder:
         meter = GilMeter(Path(folder))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 class Turn(NamedTuple):
-    """Time of some steps: what the meter counts, all of it, and that of the kernels by their own timers."""
+    """Times of some steps: by the meter, in total, and in the kernels by their own timers."""
 
     spent: Spent
     seconds: float
@@ -74,7 +74,7 @@ def kernel_seconds(process: WorkerProcess) -> float:
 
 
 def _gaussians() -> Gaussians:
-    # A scene is trained by one client at a time.
+    # A new scene, since a scene is trained by one client at a time.
     random = np.random.default_rng(next(_SEEDS))
     return Gaussians(
         random.normal(size=(COUNT, 3)),

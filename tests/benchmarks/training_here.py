@@ -1,4 +1,4 @@
-"""The steps of the training benchmark that are not made on a worker."""
+"""The steps of the training benchmark that are made in this process."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _raw(scene: Gaussians) -> dict[str, torch.Tensor]:
 
 
 class WithRemoteGradients:
-    """Parameters, loss and optimiser of torch here; pictures and gradients from a worker."""
+    """Parameters, loss and optimiser of torch in this process; images and gradients from a worker."""
 
     def __init__(
         self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client, loss: Loss | None = None
     ) -> None:
-        """`loss` None: L1 and D-SSIM."""
+        """The default of `loss` is L1 and D-SSIM."""
         # Seconds of the parts of all steps.
         self.parts: Counter[str] = Counter()
         self._client, self._loss = client, loss or Loss()
@@ -47,7 +47,7 @@ class WithRemoteGradients:
         self._optimizer = torch.optim.Adam(groups, eps=1e-15, fused=True)
 
     def step(self) -> None:
-        """One step."""
+        """Makes one step."""
         raw, view, lens = self._raw, self._camera.view_matrix, self._camera.K
         start = time.perf_counter()
         picture = render_gaussians(
@@ -63,7 +63,7 @@ class WithRemoteGradients:
         self.parts += Counter(step=end - start, optimizer=end - stepped)  # type: ignore[call-overload]
 
     def _rendered(self, render: Callable[..., Any]) -> Callable[..., Any]:
-        """Rendering, with a note of the parts of each call and of its backward pass."""
+        """Wraps rendering to record the parts of each call and of its backward pass."""
 
         def rendered(*arguments: Any) -> Any:
             frame = self._noted(("parameters_up", "render", "image_down"), lambda: render(*arguments))
@@ -79,7 +79,7 @@ class WithRemoteGradients:
         result = call()
         timings, seconds = result.timings, time.perf_counter() - start
         stages = Counter(timings.stages)
-        # A request by shared memory is written before it is sent.
+        # A request in shared memory is written before it is sent.
         up = 1e3 * seconds - timings.round_trip_ms + stages["decode"] + stages["upload"]
         down = stages["download"] + stages["encode"]
         for name, milliseconds in zip(names, (up, timings.kernel_ms, down), strict=True):
@@ -89,7 +89,7 @@ class WithRemoteGradients:
 
 
 class InProcess:
-    """The kernels without a worker."""
+    """Training with the kernels in this process."""
 
     def __init__(self, scene: Gaussians, camera: Camera, photograph: Bytes) -> None:
         model = camera.model
@@ -104,7 +104,7 @@ class InProcess:
         self._number = 0
 
     def step(self) -> None:
-        """One step."""
+        """Makes one step."""
         self._number += 1
         scene = kernels.Gaussians(**self._value)
         forward = kernels.forward(scene, [self._camera], kernels.Settings(), outputs=("color",), retain=True)

@@ -1,8 +1,8 @@
 """Benchmark of the kernels of training: `python -m tests.benchmarks.training_kernels` from the root.
 
-Adam over all parameters of Gaussians with spherical harmonics of degree 3 beside torch's fused Adam, alone and with the
-activations and statistics that the kernel computes on its way, and 0.8 L1 + 0.2 (1 - SSIM) with its gradient beside
-torch's convolutions and autograd. Taken in turns, one thread, processor time.
+Compares Adam over all parameters of Gaussians with spherical harmonics of degree 3 with torch's fused Adam, alone and
+with the activations and statistics that the kernel also computes, and 0.8 L1 + 0.2 (1 - SSIM) and its gradient with
+torch's convolutions and autograd. In turns, on one thread, in processor time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Operation = Callable[[], object]
 
 
 def adam(count: int, whole: bool) -> tuple[Operation, Operation]:
-    """A step of all parameters by the kernel and by torch's fused Adam; `whole`: torch activates and sums up, too."""
+    """A step of all parameters by the kernel and by torch's fused Adam, which also activates and sums up if `whole`."""
     random = torch.Generator().manual_seed(0)
     raw = {name: torch.randn(count, columns, generator=random) for name, columns in COLUMNS.items()}
     gradients = {name: torch.randn(value.shape, generator=random) for name, value in raw.items()}
@@ -60,7 +60,7 @@ def adam(count: int, whole: bool) -> tuple[Operation, Operation]:
 
 
 def image_loss(width: int, height: int) -> tuple[Operation, Operation]:
-    """The loss of a picture against bytes, and its gradient."""
+    """The loss of an image against bytes, and its gradient."""
     random = torch.Generator().manual_seed(0)
     picture = torch.rand(1, height, width, 3, generator=random)
     target_image = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)

@@ -1,1 +1,1 @@
-"""What the CUDA kernels may use, checked without a GPU: `make gpu-check`."""
+"""The resource budgets of the CUDA kernels, checked without a GPU: `make gpu-check`."""

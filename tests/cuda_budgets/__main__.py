@@ -28,16 +28,16 @@ from tests.cuda_budgets.usage import Usage, architectures_of, of_module
 Budgets: TypeAlias = dict[tuple[str, str], Usage]
 FILE = Path(__file__).with_name("budgets.csv")
 FIELDS = [field.name for field in dataclasses.fields(Usage)]
-# Two generations; what differs among GPUs of one is their number of units, not what a kernel takes.
+# Two generations; GPUs of one generation differ in their number of units, not in what a kernel uses.
 ARCHITECTURES = ("80", "90")
-# The architectures for which wheels have code are listed there.
+# The file that lists the architectures of wheels.
 RELEASE = Path(__file__).parents[2] / "cmake" / "cuda.cmake"
-# A GPU gives registers to threads in eights, so that only those count.
+# A GPU allocates registers per thread in eights, so only those count.
 REGISTER_STEP = 8
 
 
 def compare(budgets: Budgets, used: Budgets) -> tuple[list[str], list[str]]:
-    """What exceeds the budgets, or has none; and what is below them."""
+    """The kernels that exceed their budgets or have none, and those below their budgets."""
     over, under = [], []
     for key in sorted(used.keys() | budgets.keys()):
         where = f"sm_{key[0]} {key[1]}"
@@ -55,7 +55,7 @@ def compare(budgets: Budgets, used: Budgets) -> tuple[list[str], list[str]]:
 
 
 def release(file: Path = RELEASE) -> list[str]:
-    """The architectures of the release, as "90", as nvcc compiles it."""
+    """The architectures of the release, such as "90", as nvcc compiles them."""
     listed = re.search(r"STREQUAL \"RELEASE\"\).*?set\(CMAKE_CUDA_ARCHITECTURES ([^)]+)\)", file.read_text(), re.DOTALL)
     if listed is None:
         raise ValueError(f"{file} has no list of the release's architectures")
@@ -73,7 +73,7 @@ def read(file: Path) -> tuple[str, Budgets]:
 
 
 def write(file: Path, toolkit: str, used: Budgets) -> None:
-    """Make these the budgets."""
+    """Write a file with these budgets."""
     with file.open("w", newline="", encoding="utf-8") as lines:
         lines.write(f"# CUDA {toolkit}\n")
         rows = csv.writer(lines, lineterminator="\n")
@@ -82,7 +82,7 @@ def write(file: Path, toolkit: str, used: Budgets) -> None:
 
 
 def main() -> int:
-    """Run the check; 1 if a kernel exceeds its budget."""
+    """Run the check; returns 1 if a kernel exceeds its budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="make what the kernels use now their budgets")
     arguments = parser.parse_args()
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def lacking(compiled: list[str]) -> list[str]:
-    """The architectures of the release that are not compiled: in continuous integration none may be."""
+    """The release's architectures that are not compiled; only reported in continuous integration, where all must be."""
     return [name for name in release() if name not in compiled] if "CI" in os.environ else []
 
 

@@ -1,4 +1,4 @@
-"""What each CUDA kernel in a module uses, as cuobjdump and nvdisasm tell it."""
+"""The resources of each CUDA kernel in a module, as reported by cuobjdump and nvdisasm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARCHITECTURE = re.compile(r"^(?:\s*\.target\s+|arch = )sm_(\d+)")
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s*(\w+)")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
-# nvcc puts the name of the file into that of an anonymous namespace.
+# nvcc puts the file's name into the name of an anonymous namespace.
 _FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_")
 # STL and LDL are stores to and loads from local memory: spilled registers, and arrays with an index that varies.
 _KINDS = {
@@ -27,7 +27,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Usage:
-    """One kernel, compiled for one architecture.
+    """The resources of one kernel, compiled for one architecture.
 
     Attributes:
         registers: Of each thread.
@@ -45,7 +45,7 @@ class Usage:
 
 
 def architectures_of(module: Path, tools: Path) -> list[str]:
-    """The architectures for which a shared library holds binary code, as "90"; oldest first."""
+    """The architectures for which a shared library has binary code, such as "90"; oldest first."""
     listed = "".join(_dump(module, tools, "--list-elf"))
     return sorted(set(re.findall(r"\.sm_(\w+)\.cubin", listed)), key=int)
 
@@ -104,7 +104,7 @@ def instructions_of(lines: Iterable[str]) -> dict[tuple[str, str], Counter[str]]
 
 
 def demangled(names: set[str]) -> dict[str, str]:
-    """The names of functions without parameters and anonymous namespaces, each with the file it is in."""
+    """The names of functions without parameters and anonymous namespaces, each with its file."""
     ordered = sorted(names)
     text = "\n".join(ordered)
     lines = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -117,7 +117,7 @@ def _place(mangled: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A demangled name without parameters and anonymous namespaces; those of templates stay."""
+    """A demangled name without parameters and anonymous namespaces, but with those of templates."""
     name = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").removeprefix("void ")
     if not name.endswith(")"):
         return name

@@ -1,4 +1,4 @@
-"""What the blending kernels execute for a Gaussian, in the instructions that the compiler made."""
+"""The instructions that the blending kernels execute for a Gaussian, from the compiler's output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JUMP_BACK = re.compile(r"^(?:@!?U?P\w+ )?BRA(?:\.\S+)? .*?\b0x([0-9a-f]+)")
 
 @dataclass(frozen=True)
 class Visit:
-    """One kernel, compiled for one architecture.
+    """The instruction counts of one kernel, compiled for one architecture.
 
     Attributes:
         loop: Instructions of the shortest loop over Gaussians, for one that reaches all pixels of a lane.
@@ -69,7 +69,7 @@ def read(file: Path = FILE) -> dict[tuple[str, str], Visit]:
 
 
 def compare(budgets: dict[tuple[str, str], Visit], used: dict[tuple[str, str], Visit]) -> tuple[list[str], list[str]]:
-    """Every count beside its budget, and those that exceed it or are missing."""
+    """Every count with its budget, and the counts that exceed it or are missing."""
     shown, over = [], []
     for (sm, kernel), most in sorted(budgets.items()):
         here = used.get((sm, kernel))

@@ -1,4 +1,4 @@
-"""Runs the steps of `make gpu`, and prints what they found as one table.
+"""Runs the steps of `make gpu`, and prints their results as one table.
 
 python3 -m tests.gpu                        all of them
 python3 -m tests.gpu bench --budget 300     one, which has all of the time
@@ -22,14 +22,14 @@ from typing import Any
 from tests.gpu.context import BUILD, PACK, ROOT, Context, copy, read_json
 from tests.gpu.table import text
 
-# The part of the time that is left which each step may take when its turn comes; what it leaves is the others'.
+# The part of the remaining time that each step may take when its turn comes; time that it leaves is for later steps.
 SHARES = {"build": 0.45, "test": 0.4, "bench": 0.55, "peers": 0.5, "profile": 1.0}
 _SMALL = (".json", ".md", ".csv")
 MODULES = {"build": "build", "test": "checks", "bench": "bench", "peers": "peers", "profile": "profiling"}
 
 
 def main() -> int:
-    """Runs what was asked for; 1 if a step did not end well."""
+    """Runs the given steps; returns 1 if a step did not end well."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join([*SHARES, "table"]))
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for all steps together (default: 480)")
@@ -59,15 +59,15 @@ def main() -> int:
 
 
 def _prepare_environment() -> None:
-    # Commands that are running end with this process.
+    # Running commands end with this process.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if os.environ.get("OUT"):
         copies = Path(os.environ["OUT"]).resolve()
         copies.mkdir(parents=True, exist_ok=True)
         os.environ["OUT"] = str(copies)
-    # Where the toolkit is, if its tools are not found without.
+    # The toolkit is searched here if its tools are not found on PATH.
     os.environ["PATH"] += f"{os.pathsep}/usr/local/cuda/bin"
-    # The scene of the benchmarks that is not generated.
+    # The captured scenes of the benchmarks are in the pack.
     os.environ.setdefault("LUMIGRAD_TEST_DATA", str(PACK))
 
 
@@ -78,7 +78,7 @@ def _context(step: str, steps: list[str], device: str, out: Path, deadline: floa
 
 
 def _run(step: str, context: Context) -> bool:
-    """Runs a step, writes its results, and tells whether it ended well."""
+    """Runs a step, writes its results, and returns whether it ended well."""
     start, budget = time.monotonic(), context.left()
     print(f"{step}: at most {budget:.0f} s ...", file=sys.stderr, flush=True)
     (context.out / f"{step}.json").unlink(missing_ok=True)
@@ -101,7 +101,7 @@ def _run(step: str, context: Context) -> bool:
 
 
 def _worst(found: dict[str, Any]) -> str:
-    """The worst status of a step's cases, where it has none of its own."""
+    """The worst status of a step's cases, if the step has none of its own."""
     bad = [
         f"{name}: {case['status']}"
         for name, case in found.get("cases", {}).items()

@@ -1,4 +1,4 @@
-"""gpu-build: looks at the machine, and builds the native module for its GPU alone."""
+"""gpu-build: inspects the machine, and builds the native module only for its GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COPIED_BYTES = 1 << 30
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Probes the machine, builds, and puts the importable folder together."""
+    """Probes the machine, builds, and assembles the folder for imports."""
     results: dict[str, Any] = {"machine": _machine(), "gpu": _gpu(context)}
     context.write("build", results)
     if context.emulated:
@@ -55,7 +55,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _gpu(context: Context) -> dict[str, Any]:
-    """The GPU, driver and torch, and how fast memory is copied on the device, bytes read and written."""
+    """The GPU, driver and torch, and the rate of copies on the device, counting bytes read and written."""
     import torch
 
     device = Device(context.device)
@@ -96,7 +96,7 @@ def _compile(context: Context, capability: list[int]) -> tuple[Path | None, dict
 def configured(folder: Path, architecture: str, program: str = sys.executable) -> list[str]:
     """CMake's command for the native module alone, for this machine's processor and one architecture of GPUs.
 
-    The messages are those of the pack: what generates them need not be here.
+    The messages are those of the pack, since their generator may be missing here.
     """
     return [
         _tool("cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
@@ -107,13 +107,13 @@ def configured(folder: Path, architecture: str, program: str = sys.executable) -
 
 
 def _tool(name: str) -> str:
-    """Beside the running Python, where pip puts it, before others: a system's CMake may not know the toolkit."""
+    """A program from the running Python's folder, where pip puts it; a system's CMake may not know the toolkit."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return shutil.which(name, path=places) or name
 
 
 def _headers() -> list[str]:
-    """Python's headers from the pack, where this machine has none."""
+    """CMake's option for Python's headers from the pack, if this machine has none."""
     installed, packed = Path(sysconfig.get_path("include")), PACK / "include"
     if (installed / "Python.h").is_file():
         return []
@@ -132,7 +132,7 @@ def _headers() -> list[str]:
 
 
 def packed_version(headers: Path) -> str:
-    """The version of Python, as its headers tell it."""
+    """The version of Python according to its headers."""
     text = (headers / "patchlevel.h").read_text(encoding="utf-8")
     return ".".join(re.findall(r"#define PY_M(?:AJOR|INOR)_VERSION\s+(\d+)", text))
 

@@ -29,7 +29,7 @@ BETAS, EPSILON, RATE = (0.9, 0.999), 1e-15, 1e-3
 
 
 def cases(device: Device) -> list[Case]:
-    """In the order in which they matter, for time may end."""
+    """The cases, the most important first, since time may run out."""
     film, many = film_of(device), device.size(1_000_000, 300)
     found = [Case("results beside the CPU's", _oracles)]
     for name, made in SCENES.items():
@@ -54,7 +54,7 @@ def cases(device: Device) -> list[Case]:
 
 
 def film_of(device: Device) -> tuple[int, int]:
-    """Width and height of pictures."""
+    """Width and height of images."""
     return device.size(1920, 64), device.size(1080, 48)
 
 
@@ -65,7 +65,7 @@ def _measured(device: Device, calls: dict[str, Call], **options: Any) -> dict[st
 def stages_of(device: Device, calls: Mapping[str, Call]) -> dict[str, Any]:
     """Medians of stages over passes that are all queued before the first is waited for.
 
-    On a device that waits for each kernel a stage would take as long as the host needs to queue it.
+    If the device had to wait for each kernel, a stage would take as long as the host needs to queue it.
     """
     count = device.size(IN_A_ROW, 2)
     made: list[tuple[str, Any]] = [(name, call(number)) for name, call in calls.items() for number in range(count)]
@@ -102,7 +102,7 @@ def _captured(made: Callable[..., gaussian_scene.Scene], **options: Any) -> gaus
 
 
 def _trained(device: Device) -> gaussian_scene.Scene:
-    """At twice its size, and with harmonics of degree 3, most of which are 0, as peers take them."""
+    """The trained scene at twice its size, with harmonics of degree 3, most of which are 0, as peers take them."""
     try:
         (path,) = captured_scenes.paths_of(gaussian_scene.TRAINED)
     except NoSuchScene as error:
@@ -116,7 +116,7 @@ def _trained(device: Device) -> gaussian_scene.Scene:
     return dataclasses.replace(made, **some, intrinsics=(fx, fy, cx, cy), **film)
 
 
-# By name; those of captures need LUMIGRAD_TEST_DATA.
+# Scenes by name; captures need LUMIGRAD_TEST_DATA.
 SCENES: dict[str, Callable[[Device], gaussian_scene.Scene]] = {
     "1M": lambda on: standard(on, 1_000_000),
     "garden x9": lambda on: _captured(
@@ -143,24 +143,24 @@ class Splats:
         self.upstream = {"color": device.tensor(gaussian_scene.output_gradient(made.width, made.height))}
 
     def camera(self, rotation: Any, translation: Any) -> gaussians.Camera:
-        """From another place."""
+        """A camera at another pose."""
         return gaussians.Camera.opencv(*self.made.intrinsics, rotation, translation, self.made.width, self.made.height)
 
     def forward(self, number: int) -> gaussians.Forward:
-        """As a trainer calls it."""
+        """The forward pass as a trainer calls it."""
         return self.of(self.cameras[number % VARIANTS])
 
     def of(self, camera: gaussians.Camera) -> gaussians.Forward:
-        """One view."""
+        """The forward pass of one view."""
         return gaussians.forward(self.gaussians, [camera], self.settings, retain=True)
 
     def picture(self, number: int) -> torch.Tensor:
-        """Without what backward would need."""
+        """The image, without a state for backward."""
         camera = self.cameras[number % VARIANTS]
         return gaussians.forward(self.gaussians, [camera], self.settings).outputs["color"]
 
     def calls(self) -> dict[str, Call]:
-        """Forward, backward, and forward of a picture alone."""
+        """Forward, backward, and forward of an image alone."""
         states = [self.forward(number).state for number in range(VARIANTS)]
 
         def backward(number: int) -> gaussians.Backward:
@@ -171,14 +171,14 @@ class Splats:
         return {"forward": self.forward, "backward": backward, "forward, not retained": self.picture}
 
     def measured(self) -> dict[str, Any]:
-        """With what the stages of passes each take."""
+        """Times of the calls, and of the stages of both passes."""
         calls = self.calls()
         both = {name: calls[name] for name in ("forward", "backward")}
         return {**_measured(self.device, calls), **stages_of(self.device, both)}
 
 
 def _jump(device: Device, made: gaussian_scene.Scene) -> dict[str, Any]:
-    """A camera that looks aside sees few Gaussians, and the next one all: there must be room for all of its pairs."""
+    """Times a camera that sees few Gaussians, then one that sees all and suddenly needs room for all their pairs."""
     splats = Splats(device, made)
     cosine, sine = np.cos(np.deg2rad(80.0)), np.sin(np.deg2rad(80.0))
     turn = np.array([[cosine, 0, sine], [0, 1, 0], [-sine, 0, cosine]], np.float32)
@@ -215,7 +215,7 @@ def _spheres(device: Device, calls: dict[str, Call]) -> dict[str, Any]:
 
 
 def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
-    """Queries of points, the cost of a robot's way, and the same faces with other vertices."""
+    """Queries of points, the cost of a robot's trajectories, and the same faces with other vertices."""
     made = mesh_scene.torus(ring)
     vertices, faces = device.tensor(made.vertices), device.tensor(made.faces)
     mesh = meshes.Mesh.build(vertices, faces)
@@ -226,7 +226,7 @@ def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
         for kind in ("near", "box")
     )
     robot = device.tensor(mesh_scene.trajectories()[: device.size(mesh_scene.BATCHES, 1), : device.size(32, 2)])
-    # Along the axis of the torus, so that as much is near.
+    # The motion is along the axis of the torus, so that as many spheres are near.
     aside = [robot + robot.new_tensor([0.0, 0.0, 0.01 * number, 0.0]) for number in range(VARIANTS)]
     still, outputs = meshes.Settings(), ("distance", "normal", "closest", "face")
     swept = meshes.Settings(
@@ -262,7 +262,7 @@ def loss_calls(device: Device, width: int, height: int) -> dict[str, Call]:
 
 
 def pictures_of(device: Device, width: int, height: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Some pictures [1, H, W, 3], and bytes of another."""
+    """Some images [1, H, W, 3], and a target image in bytes."""
     random = torch.Generator().manual_seed(0)
     pictures = [torch.rand(1, height, width, 3, generator=random).to(device.torch) for _ in range(VARIANTS)]
     target_image = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
@@ -270,7 +270,7 @@ def pictures_of(device: Device, width: int, height: int) -> tuple[list[torch.Ten
 
 
 class Adam:
-    """Gaussians of degree 3 in training, with gradients that change from step to step; `gradients` are the first."""
+    """Gaussians of degree 3 in training, whose gradients change from step to step; `gradients` are the first."""
 
     def __init__(self, device: Device, count: int, *, activated: bool = True) -> None:
         random = torch.Generator().manual_seed(0)
@@ -286,7 +286,7 @@ class Adam:
         ]
 
     def step(self, number: int) -> object:
-        """One step."""
+        """Makes one step."""
         parameters = self._parameters[number % VARIANTS]
         return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
 
@@ -294,7 +294,7 @@ class Adam:
 def adam_parameters(
     raw: Tensors, gradients: Mapping[str, training.Gradient], moments: Mapping[str, tuple[Any, Any]], values: Tensors
 ) -> dict[str, training.Parameter]:
-    """Parameters that are in `values` have an activation, which is written there."""
+    """Parameters for Adam; those in `values` have an activation, which is written there."""
     return {
         name: training.Parameter(
             raw=raw[name], gradient=gradients[name], first=first, second=second, learning_rate=RATE,
@@ -307,7 +307,7 @@ def adam_parameters(
 def step_calls(device: Device, count: int, width: int, height: int) -> dict[str, Call]:
     """A whole step of training: forward, loss, backward and Adam, on values that stay on the device.
 
-    As in a worker, the gradient of harmonics is that of colours where the engine gives that.
+    As in a worker, the gradient of harmonics is that of colours where the engine provides that.
     """
     splats = Splats(device, gaussian_scene.scene(count, width, height))
     values = {name: getattr(splats.gaussians, name) for name in COLUMNS}
@@ -335,7 +335,7 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
 
 
 def _density(device: Device, count: int) -> dict[str, Any]:
-    """Beside sequences of torch operations that do the same."""
+    """Measures density control beside equivalent sequences of torch operations."""
     calls: dict[str, Call] = {}
     prepare: dict[str, Call] = {}
     for name, (before, ours, theirs) in Benchmark(count, device.torch).operations().items():

@@ -1,4 +1,4 @@
-"""gpu-test: the kernels' tests on the GPU, and small cases under compute-sanitizer."""
+"""gpu-test: the kernels' tests on the GPU, and small cases with compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.gpu.context import OUT_OF_TIME, STARTED, Context, environment, python, read_json
 from tests.gpu.server_cases import NEEDED
 
-# What they import, the part of the time that is left which they may take, the tests, and a few for the emulation.
+# Imported modules, part of the remaining time, the tests, and a few tests for the emulation.
 _TESTS = {
     "kernels": (
         ["pytest"],
@@ -27,13 +27,13 @@ _TESTS = {
 }
 _SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
 _FOUND_ERRORS = 86
-# Tools that look at kernels of torch, too, unless they are told which; and the option's names in several versions.
+# Tools that would also check torch's kernels without a filter, and the names of that option in several versions.
 _FILTERED = ("racecheck", "synccheck")
 _FILTERS = ("--kernel-regex", "--kernel-name", "--filter")
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Tests first, then the sanitizer's tools one after the other."""
+    """Runs the tests, then the sanitizer's tools one after another."""
     results: dict[str, Any] = {"tests": {}, "sanitizer": {}}
     for name, (needed, share, chosen, few) in _TESTS.items():
         imported = context.run(python("-c", f"import {', '.join(needed)}"), environment=environment())
@@ -64,7 +64,7 @@ def _tests(context: Context, part: str, share: float, chosen: list[str]) -> dict
 
 
 def _options() -> list[str]:
-    """Several processes, where pytest-xdist is here: the references that the GPU is compared with take the time."""
+    """Several processes if pytest-xdist is installed, since computing the references takes most of the time."""
     processes = min(8, len(os.sched_getaffinity(0)) // 2)
     several = processes > 1 and importlib.util.find_spec("xdist") is not None
     return ["-n", str(processes), "--dist", "loadfile"] if several else []
@@ -77,7 +77,7 @@ def _sanitized(context: Context, tool: str) -> dict[str, Any]:
     if context.left() == 0:
         return {"status": OUT_OF_TIME}
     program = python("-m", "tests.gpu.oracles", "--device", context.device)
-    # Each tensor has memory of its own, so that a kernel which goes beyond one is found.
+    # Each tensor gets its own memory, so that accesses beyond its end are found.
     uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     ours = _ours(context, sanitizer) if tool in _FILTERED else []
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND_ERRORS), *ours, *program]
@@ -91,7 +91,7 @@ def _sanitized(context: Context, tool: str) -> dict[str, Any]:
 
 
 def _ours(context: Context, sanitizer: str) -> list[str]:
-    """The option by which only kernels are watched in whose names the project's is."""
+    """The option that checks only kernels whose names contain the project's."""
     told = context.run([sanitizer, "--help"], limit=20.0).output
     name = next((name for name in _FILTERS if name in told), None)
     return [name, "kns=lumigrad"] if name else []

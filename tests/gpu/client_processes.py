@@ -1,4 +1,4 @@
-"""Clients of a worker, each in a process of its own, so that their Python takes no time from each other's."""
+"""Clients of a worker in separate processes, so that none waits for another's Python."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# The longest that all may take to be ready; seconds.
+# The longest time that all clients may take to be ready; seconds.
 _START = 60.0
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What one client asks for: pictures of a stored scene, again and again."""
+    """The calls of one client, which keeps asking for images of a stored scene."""
 
     target: str
     handle: Any
@@ -25,7 +25,7 @@ class Calls:
 
 
 def rate(several: Sequence[Calls], seconds: float) -> dict[str, float]:
-    """Calls per second of all clients together, and the median of their times."""
+    """Calls per second of all clients together, and their median time."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(len(several)), context.Queue()
     processes = [context.Process(target=_run, args=(calls, seconds, barrier, results)) for calls in several]
@@ -47,7 +47,7 @@ def rate(several: Sequence[Calls], seconds: float) -> dict[str, float]:
 
 
 def _run(calls: Calls, seconds: float, barrier: Any, results: Any) -> None:
-    """One process; what it finds are milliseconds of calls, or why it failed."""
+    """Runs one client; puts the milliseconds of its calls, or its error, into `results`."""
     try:
         from lumigrad.client import Client
 

@@ -1,4 +1,4 @@
-"""What the steps share: the device, the folder of results, the time that is left, and commands that end in time."""
+"""State shared by the steps: the device, the folder of results, the remaining time, and commands with time limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BUILD = ROOT / "build" / "gpu"
 SITE = BUILD / "site"
 PACK = ROOT / ".gpu-pack"
 OUT_OF_TIME, STARTED = "out of time", "started"
-# A command that is interrupted has this part of its time to write what it has; seconds.
+# The last seconds of a command's time, after it was interrupted, to write its results.
 _GRACE = 15.0
-# So often the last line of a command's output is shown; seconds.
+# Seconds after which the last line of a command's output is shown again.
 _PROGRESS = 5.0
-# Runs a command that the kernel kills when the process that started it ends. Code between fork and exec is no way to do
-# that: the forked process would be a copy of one with gRPC's threads, which gRPC may abort.
+# Runs a command that the kernel kills when the process that started it ends. Code between fork and exec cannot do that:
+# the forked process would be a copy of one with gRPC's threads, which gRPC may abort.
 _BEGIN = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -50,7 +50,7 @@ class Done:
 
     @property
     def status(self) -> str:
-        """In words."""
+        """The status as text."""
         if self.code is None:
             return OUT_OF_TIME
         return "ok" if self.code == 0 else f"exit status {self.code}"
@@ -62,12 +62,12 @@ class Done:
 
 @dataclass(frozen=True)
 class Context:
-    """One step of a run.
+    """The context of one step of a run.
 
     Attributes:
         device: "cuda", or "emulation" for a dry run.
         out: The folder of results.
-        deadline: When the step must have ended, by `time.monotonic()`.
+        deadline: The time by which the step must have ended, by `time.monotonic()`.
     """
 
     device: str
@@ -80,13 +80,13 @@ class Context:
         return self.device == "emulation"
 
     def left(self) -> float:
-        """Seconds, at least 0."""
+        """The remaining seconds, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
     def run(
         self, command: Sequence[str], *, limit: float | None = None, environment: Mapping[str, str] | None = None
     ) -> Done:
-        """Runs a command for as long as there is time; its output is also appended to log.txt."""
+        """Runs a command for as long as there is time; also appends its output to log.txt."""
         seconds = self.left() if limit is None else min(limit, self.left())
         start = time.monotonic()
         with (self.out / "log.txt").open("a+", encoding="utf-8", errors="replace") as log:
@@ -98,12 +98,12 @@ class Context:
             return Done(code, log.read(), round(time.monotonic() - start, 1))
 
     def write(self, step: str, values: Mapping[str, Any]) -> None:
-        """Writes the results of a step so far; a reader never sees half of them."""
+        """Writes the current results of a step; a reader never sees half of them."""
         write_json(self.out / f"{step}.json", values)
 
 
 def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mapping[str, str]) -> int | None:
-    """The exit status, or None if time ran out: then the processes are interrupted, and ended if that does not help."""
+    """The exit status; None if time ran out, after which the processes are interrupted and, if needed, killed."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", _BEGIN, str(os.getpid()), *command],
         cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -116,7 +116,7 @@ def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mappi
             with suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
     finally:
-        # Also what the command left running, which would disturb the measurements after it.
+        # Processes that the command left running would disturb later measurements.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -124,7 +124,7 @@ def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mappi
 
 
 def _watch(process: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
-    """Waits for the exit status, and shows on the way how far the command has come."""
+    """Waits for the exit status, and meanwhile shows how far the command is."""
     start, shown = time.monotonic(), _last_line(log)
     while (left := start + seconds - time.monotonic()) > 0:
         with suppress(subprocess.TimeoutExpired):
@@ -144,7 +144,7 @@ def _last_line(log: Path) -> str:
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:
-    """Replaces a file as a whole, and then its copy."""
+    """Atomically replaces a file, and then its copy."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     part.replace(file)
@@ -152,9 +152,9 @@ def write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def copy(file: Path) -> None:
-    """Copies a result to the folder that the environment variable OUT names, if that is another one.
+    """Copies a result to the folder that the environment variable OUT names, if that is another folder.
 
-    The copy is replaced as a whole: a process that is killed here leaves the one before.
+    The copy is replaced atomically: if the process is killed here, the previous copy stays.
     """
     folder = os.environ.get("OUT")
     if folder and Path(folder).resolve() != file.parent.resolve():
@@ -164,7 +164,7 @@ def copy(file: Path) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The values in a file; none if it is not there."""
+    """The values in a file; none if it does not exist."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
@@ -174,6 +174,6 @@ def python(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """In which programs find the packages of SITE, the tests and their support before anything that is installed."""
+    """Variables with which programs import SITE's packages, the tests and their support before installed packages."""
     paths = [str(SITE), str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""The device that is measured: a GPU, or for a dry run the emulated one, whose times mean nothing."""
+"""The measured device: a GPU, or for a dry run the emulated one, whose times mean nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 
 Call = Callable[[int], object]
 N = TypeVar("N", int, float, str)
-# Views, or other inputs, that take turns; together they do not fit into a cache.
+# Number of views, or other inputs, that take turns; together they do not fit into a cache.
 VARIANTS = 4
-# The host waits for the device after so many rounds, so that the queue stays short and the time is known.
+# The host waits for the device after this many rounds, so that the queue stays short and times are known.
 _ROUNDS = 10
 
 
@@ -27,7 +27,7 @@ class Device:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The host computes: the sizes are small, and its clock tells when work is done.
+        # The host computes, so sizes are small, and its clock measures the work.
         self.on_host = name != "cuda"
         self.torch = torch.device("cpu" if self.on_host else "cuda:0")
         self.warm, self.runs = (1, 2) if self.on_host else (20, 100)
@@ -54,12 +54,12 @@ class Device:
         return event
 
     def milliseconds(self, start: Any, stop: Any) -> float:
-        """Between two marks, once the device has passed them."""
+        """Milliseconds between two marks, once the device has passed them."""
         return float((stop - start) * 1e3 if self.on_host else start.elapsed_time(stop))
 
     @contextmanager
     def engines(self) -> Iterator[None]:
-        """Within, the engines for CUDA take the tensors of this device; those of a GPU do so anyway."""
+        """Has the CUDA engines take this device's tensors within the block; those of a GPU always do."""
         with ExitStack() as stack:
             if self.name == "emulation":
                 _use_emulation(stack)
@@ -95,10 +95,10 @@ def in_turns(
     prepare: Mapping[str, Call] | None = None,
     seconds: float = 6.0,
 ) -> dict[str, Times]:
-    """Times calls in turns, so that what else the machine does strikes all of them.
+    """Times calls in turns, so that other work on the machine affects all of them.
 
-    A call is given the number of its round, by which it chooses its inputs; with `prepare`, what that returns for it,
-    outside of the time. After `seconds` there are no more rounds than have been made, but at least five.
+    A call gets the number of its round, by which it chooses its inputs, or the result of its function in `prepare`,
+    which is not timed. After `seconds` no more rounds are begun, but at least five are made.
     """
     before = prepare or {}
     for number in range(device.warm):
@@ -122,7 +122,7 @@ def in_turns(
     return {name: _times(device, taken) for name, taken in marks.items()}
 
 
-# Calls of one kind in a row, whose time together gives what one takes when the device always has work.
+# Calls of one kind in a row; their total time gives that of one call when the device always has work.
 IN_A_ROW = 20
 
 
@@ -135,9 +135,9 @@ class Regimes:
 
 
 def regimes(device: Device, calls: Mapping[str, Call], *, seconds: float = 2.0) -> dict[str, Regimes]:
-    """Times calls in both regimes, of which each treats all alike: no host hides behind another's work.
+    """Times calls in both regimes, each of which treats all kinds alike: no host hides behind another call's work.
 
-    The kinds take turns. After `seconds` for each regime there are no more turns than have been made, but at least two.
+    The kinds take turns. After `seconds` for each regime no more turns are begun, but at least two are made.
     """
     alone = {name: partial(_alone, device, call) for name, call in calls.items()}
     rows = {name: partial(_row, device, call, device.size(IN_A_ROW, 2)) for name, call in calls.items()}
@@ -146,7 +146,7 @@ def regimes(device: Device, calls: Mapping[str, Call], *, seconds: float = 2.0) 
 
 
 def _medians(device: Device, takes: Mapping[str, Callable[[int], float]], seconds: float) -> dict[str, float]:
-    """By name; the first turn of each warms up."""
+    """Median times by name, without a first turn that warms up."""
     for take in takes.values():
         take(0)
     taken: dict[str, list[float]] = {name: [] for name in takes}

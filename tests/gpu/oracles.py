@@ -1,4 +1,4 @@
-"""Small cases of every engine, whose results on the CPU are what those on a GPU are compared with.
+"""Small cases of every engine, whose results on the CPU are the reference for those on a GPU.
 
 python -m tests.gpu.oracles     runs them once on the GPU, for compute-sanitizer
 """
@@ -20,12 +20,12 @@ from tests.gpu.device import Device
 Results = dict[str, NDArray[np.generic]]
 _WIDTH, _HEIGHT = 96, 64
 _PRIMITIVES, _POINTS = 400, 256
-# A picture may differ where blending stops one primitive sooner or later: so many of its values may be farther off.
+# An image may differ where blending stops one primitive earlier or later: this share of its values may be farther off.
 _TOLERANCE, _MAY_DIFFER = 2e-3, 1e-3
 
 
 def results(device: Device) -> Results:
-    """By engine and name, from one forward and one backward pass of each."""
+    """Results by engine and name, from one forward and one backward pass of each engine."""
     found: dict[str, torch.Tensor] = {}
     for engine in (_gaussians, _spheres, _meshes, _training, _density):
         found |= engine(device)
@@ -34,7 +34,7 @@ def results(device: Device) -> Results:
 
 
 def compare(here: Results, expected: Results) -> dict[str, float]:
-    """By name the share of values that differ by more than the tolerance, where that is more than may differ."""
+    """The share of values that differ by more than the tolerance, by name, for results with more than may differ."""
     wrong = {}
     for name, value in expected.items():
         if name not in here or here[name].shape != value.shape:

@@ -1,6 +1,6 @@
 """Makes .gpu-pack, which `make gpu` needs on a machine without a network: `make gpu-pack`.
 
-Lists and leaves out what could not be downloaded.
+Lists and omits what could not be downloaded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.gpu.context import PACK, ROOT
 from tests.gpu.site import MESSAGES, protos_digest
 
 MOST_BYTES = 50_000_000
-# What the machine has: see `tests/gpu/__init__.py`.
+# Packages that the machine has: see `tests/gpu/__init__.py`.
 _THERE = {"numpy", "torch", "pillow", "prometheus-client"}
 _FOR = ["--python-version", "3.12", "--implementation", "cp", "--only-binary=:all:"]
 _PLATFORMS = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1")]
 
 
 def main() -> int:
-    """Makes the folder; 1 if it is too large."""
+    """Makes the folder; returns 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=Path, help="a folder of peers that were built for the machine")
     parser.add_argument("--python", help="a Python 3.12 whose headers are packed (default: one that is found)")
@@ -61,9 +61,9 @@ def _try(name: str, make: Callable[[], object]) -> None:
 
 
 def server_requirements() -> list[str]:
-    """What the server needs and the machine lacks, or may have only older.
+    """Packages that the server needs and the machine lacks, or may have only in older versions.
 
-    gRPC's packages are taken as old as they may be: each wants a grpcio that is as new as itself.
+    gRPC's packages have the oldest allowed version, since each needs a grpcio that is at least as new.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["server"]]
@@ -104,13 +104,13 @@ def _headers(named: str | None) -> None:
         asked = ", ".join(programs) or "no program, for PATH has no python3.12"
         raise ValueError(f"found no Python.h; run `make gpu-pack HEADERS_OF=a Python 3.12 that has it` (asked {asked})")
     shutil.copytree(found, PACK / "include")
-    # Debian has the configuration of each architecture in a folder of its own.
+    # Debian keeps the configuration of each architecture in a separate folder.
     for configuration in found.parent.glob(f"{platform.machine()}-*/{found.name}/pyconfig.h"):
         shutil.copyfile(configuration, PACK / "include" / "pyconfig.h")
 
 
 def _pythons() -> list[str]:
-    """All on PATH, and those of pyenv, whose programs on PATH only run the versions that are chosen."""
+    """All on PATH, and those of pyenv, whose programs on PATH only run the chosen versions."""
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     folders += sorted(versions.glob("3.12.*/bin"))

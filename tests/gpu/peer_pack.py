@@ -1,4 +1,4 @@
-"""The peers that lie in the pack, each in a folder with its peer.json: those that fit this machine go into SITE."""
+"""The peers in the pack, each in a folder with its peer.json; those that fit this machine are linked into SITE."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import torch
 from tests.gpu.context import PACK, SITE, read_json, write_json
 from tests.gpu.runner import NotHere
 
-# In SITE: what became of each peer.
+# The report in SITE, with the outcome of each peer.
 _REPORT = "peers.json"
-# In the folder of a peer, but not its packages.
+# Files of a peer's folder that are not packages.
 _NOT_LINKED = ("peer.json", "LICENSE", "LICENSE.md")
 
 
 def install() -> dict[str, str]:
-    """Links the peers that fit; returns by name "ok" or why one does not."""
+    """Links the peers that fit; returns "ok", or why a peer does not fit, by name."""
     found = {}
     for manifest in sorted((PACK / "peers").glob("*/peer.json")):
         why = misfit(read_json(manifest))
@@ -34,7 +34,7 @@ def install() -> dict[str, str]:
 
 
 def misfit(manifest: Mapping[str, Any]) -> str:
-    """Why what was built does not work here; "" if it does."""
+    """The reason why a build does not work here; "" if it does."""
     differing = []
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for what, there, mine in (("torch", manifest["torch"], torch.__version__), ("Python", manifest["python"], here)):
@@ -59,7 +59,7 @@ def _link(folder: Path) -> str:
 
 
 def load(module: str) -> ModuleType:
-    """Imports a peer's module; raises NotHere with what kept it from being here."""
+    """Imports a peer's module; raises NotHere with the reason if that fails."""
     name = module.split(".", maxsplit=1)[0]
     # Extensions may lack kernels that are never called; some are loaded only at the first call.
     sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
@@ -70,7 +70,7 @@ def load(module: str) -> ModuleType:
 
 
 def load_compiler() -> None:
-    """Loads NVRTC as torch's packages have it, which Warp then finds by its name."""
+    """Loads NVRTC from torch's packages, which Warp then finds by its name."""
     for folder in map(Path, sys.path):
         for library in sorted(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

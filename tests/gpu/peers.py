@@ -1,7 +1,7 @@
 """gpu-peers: other libraries that do the same, on the same inputs in the same process.
 
-What they return is compared first, and a peer that differs is listed with how much. Then both are timed twice, like
-with like: calls that are waited for, and calls in a row.
+Results are compared first, and the difference of a peer that does not agree is listed. Then both are timed in two ways,
+like with like: calls that are waited for, and calls in a row.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tests.gpu.context import Context
 from tests.gpu.device import VARIANTS, Call, Device, Regimes, regimes
 from tests.gpu.runner import Case, NotHere, supervise
 
-# Mean differences of values, relative to the largest: what blending one Gaussian more or less, and other roundings, may
-# change; and what storing Gaussians in 16 bits may.
+# Mean differences of values, relative to the largest, caused by blending one Gaussian more or less and by other
+# rounding, and by storing Gaussians in 16 bits.
 _MEAN_TOLERANCE, _HALF_TOLERANCE = 1e-4, 2e-3
 Tensors = Mapping[str, torch.Tensor]
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Takes the peers from the pack, then compares and times all that can be imported."""
+    """Links the peers in the pack, then compares and times all that can be imported."""
     packed = {} if context.emulated else peer_pack.install()
     return {**supervise(context, "peers", "tests.gpu.peers"), "packed": packed}
 
 
 def cases(device: Device) -> list[Case]:
-    """One for each peer; what cannot be imported is reported as not here."""
+    """One case for each peer; a peer that cannot be imported is reported as not here."""
     return [
         *(Case(f"gsplat, {name}", lambda on, of=made: _gsplat(on, of(on))) for name, made in SCENES.items()),
         Case("torch's fused Adam, 1M Gaussians", _fused_adam),
@@ -51,7 +51,7 @@ def beside(
     there: Tensors,
     tolerance: float = _MEAN_TOLERANCE,
 ) -> dict[str, Any]:
-    """The differences of results, the times of calls in both regimes, and how much faster ours are; by name."""
+    """The differences of results, the times of calls in both regimes, and the speed-ups of ours; by name."""
     compared = {name: difference(here[name], value) for name, value in there.items()}
     ops = {name: faster(regimes(device, {"ours": call, "theirs": theirs[name]})) for name, call in ours.items()}
     return {
@@ -126,8 +126,8 @@ class _Gsplat:
 
 
 def _gsplat(device: Device, made: Scene) -> dict[str, Any]:
-    """Pictures and gradients, and pictures alone; also beside its inference path, which stores Gaussians in 16 bits."""
-    # Its gradients follow conventions of its own, which these semantics share.
+    """Compares images with gradients, and images alone, also by the inference path with its 16-bit Gaussians."""
+    # gsplat's gradients follow conventions of their own, which these semantics share.
     splats = Splats(device, made, "gsplat")
     peer, ours, upstream = _Gsplat(device, splats), splats.calls(), splats.upstream["color"]
     pictures = [peer.forward(number) for number in range(VARIANTS)]
@@ -155,7 +155,7 @@ def _gsplat(device: Device, made: Scene) -> dict[str, Any]:
 
 
 def _inference(device: Device, splats: Splats, peer: _Gsplat) -> dict[str, Any]:
-    """Beside HiGS."""
+    """Compares with HiGS."""
     render = peer_pack.load("gsplat.experimental.render").rasterize_gaussian_inference_scene
     tensors = {name: value.detach() for name, value in peer.leaves.items()}
     packed = peer_pack.load("gsplat.scene").GaussianInferenceScene.from_gaussian_tensors(
@@ -183,7 +183,7 @@ def _fused_ssim(device: Device) -> dict[str, Any]:
     fused_ssim = peer_pack.load("fused_ssim").fused_ssim
     pictures, bytes_of_target_image = pictures_of(device, *film_of(device))
     target_image = bytes_of_target_image / 255
-    # Its layout: channels first.
+    # The peer's layout has channels first.
     leaves = [picture.permute(0, 3, 1, 2).contiguous().requires_grad_() for picture in pictures]
     other = target_image.permute(0, 3, 1, 2).contiguous()
 
@@ -248,7 +248,7 @@ def _warp(device: Device) -> dict[str, Any]:
     peer = Queries(made, points, device.torch)
 
     def ours(kind: int) -> Callable[[int], Tensors]:
-        # Values are not checked: Warp checks none either.
+        # Values are not checked, as Warp does not check them.
         asked: dict[str, Any] = {"outputs": ("distance", "closest"), "checked": True}
         return lambda _: meshes.evaluate(rows[kind], world, settings, **asked).outputs
 

@@ -1,4 +1,4 @@
-"""gpu-profile: what Nsight Compute counts for the kernels that take the time, and what their warps wait for.
+"""gpu-profile: Nsight Compute's counts for the slowest kernels, and what their warps wait for.
 
 python -m tests.gpu.profiling ENGINE     runs its kernels
 """
@@ -29,7 +29,7 @@ METRICS = {
     "launch__registers_per_thread": "registers",
     "launch__grid_size": "blocks",
 }
-# What a warp that issues nothing waits for.
+# Reasons for which a warp that issues nothing waits.
 REASONS = (
     "barrier", "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "math_pipe_throttle", "wait",
     "not_selected",
@@ -39,25 +39,25 @@ _STALLS = {f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio":
 
 @dataclass(frozen=True)
 class Engine:
-    """The kernels of an engine that are profiled, and its part of the time that is left."""
+    """The profiled kernels of an engine, and its part of the remaining time."""
 
     kernels: str
     share: float
 
 
-# Kernels of the library that sorts are not among them: they are many, and bound by their launches.
+# Kernels of the sorting library are left out: they are many, and limited by their launches.
 ENGINES = {
     "gaussians": Engine("project_kernel|list_tiles_kernel|draw_kernel|pixels_kernel|gaussians_kernel", 0.5),
     "spheres": Engine("setup_kernel|list_tiles_kernel|draw_kernel|pairs_kernel|finish_kernel", 0.5),
     "meshes": Engine("rows_kernel|leaves_kernel", 0.5),
     "training": Engine("map_kernel|gradient_kernel|adam_kernel|sums_kernel", 1.0),
 }
-# The profiler runs each launch several times, and copies in between what it writes.
+# The profiler runs each launch several times, and in between restores the memory that it writes.
 _MOST_LAUNCHES = 16
 
 
 def run(context: Context) -> dict[str, Any]:
-    """One pass of each engine under ncu, as a table ncu.csv and in short; both grow by what each engine has run."""
+    """Profiles one pass of each engine with ncu; writes ncu.csv and a summary, which grow with each engine."""
     ncu = shutil.which("ncu")
     if ncu is None:
         return {"status": "not here", "why": "no ncu"}
@@ -92,7 +92,7 @@ def _profiled(context: Context, ncu: str, engine: str, part: Path, seconds: floa
 
 
 def append(part: Path, table: Path) -> None:
-    """Adds the rows of a table to another, which has no other lines; the first has the names of the columns."""
+    """Appends the rows of a table to another table without other lines; the first row has the names of the columns."""
     rows = [line for line in part.read_text(encoding="utf-8").splitlines() if line.startswith('"')]
     before = table.read_text(encoding="utf-8") if table.is_file() else ""
     kept = [row for row in rows if not before or not row.startswith('"ID"')]
@@ -101,14 +101,14 @@ def append(part: Path, table: Path) -> None:
 
 
 def summary(table: Path) -> dict[str, dict[str, Any]]:
-    """By kernel the number of launches, and the medians of what was counted; those that take longest come first.
+    """The number of launches and the medians of the counts of each kernel, those that take longest first.
 
-    "stalls" has by reason how many warps wait for it while one instruction is issued.
+    "stalls" has, by reason, how many warps wait for it while one instruction is issued.
     """
     columns = {**METRICS, **_STALLS}
     launches: dict[str, list[dict[str, float]]] = {}
     for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
-        # A row without a number has the units.
+        # A row without a number contains the units.
         if row["ID"]:
             counted = {short: _number(row.get(long)) for long, short in columns.items()}
             launches.setdefault(plain(row["Kernel Name"]), []).append(counted)
@@ -128,7 +128,7 @@ def _number(text: str | None) -> float:
 
 
 def main() -> None:
-    """Runs one pass of an engine between the profiler's start and stop, after one that warms up."""
+    """Runs one pass of an engine between the profiler's start and stop, after a pass that warms up."""
     import torch
 
     from tests.gpu.device import Device
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def _calls(device: Any, engine: str) -> Iterator[Callable[[int], object]]:
-    """One after the other, so that only what is profiled is in memory."""
+    """Calls one after another, so that only the profiled data is in memory."""
     from tests.benchmarks.gaussian_scene import scene
     from tests.gpu import cases
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes what a run has found so far into the results of gpu-test, so that a kill leaves it."""
+"""A pytest plugin that keeps writing a run's results into those of gpu-test, so that they survive a kill."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_NAMES, _MOST_REASONS = 100, 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where to write."""
+    """Adds the options that say where to write."""
     parser.addoption("--results", type=Path, help="the results of gpu-test")
     parser.addoption("--part", help="the name of these tests in them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Not in the processes among which pytest-xdist distributes tests."""
+    """Registers the plugin, but not in the worker processes of pytest-xdist."""
     if config.getoption("results") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(config.getoption("results"), config.getoption("part")))
 
@@ -38,7 +38,7 @@ class Results:
         self._written = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One of three for each test: what is before it, itself, and what is after."""
+        """Counts one of the three reports of each test: setup, call and teardown."""
         if report.failed:
             self._failures[report.nodeid] = None
         elif report.skipped:
@@ -51,12 +51,12 @@ class Results:
             self._write()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported has no tests."""
+        """Notes a file that cannot be imported, which has no tests."""
         if report.failed:
             self._failures[report.nodeid] = None
 
     def pytest_sessionfinish(self) -> None:
-        """Also when the run is interrupted."""
+        """Writes the results, also when the run is interrupted."""
         self._write()
 
     def _write(self) -> None:

@@ -1,6 +1,6 @@
-"""Runs the cases of a step, each as far as it gets, in a process that is replaced when the device fails it.
+"""Runs the cases of a step, each as far as possible, in a process that is replaced after an error of the device.
 
-The results of each case are written at once, so that a run that is cut off has those before.
+The results of each case are written at once, so that a run that is cut off keeps those before.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Any
 from tests.gpu.context import OUT_OF_TIME, STARTED, Context, environment, python, read_json, write_json
 
 _NOT_RUN = "not run"
-# After an error the device does not take work of the same process any more.
+# The device takes no more work of a process after an error.
 _BROKEN = 3
 CASE_SECONDS = 120.0
-# Not by -m: then the cases would import this module a second time.
+# With -m, the cases would import this module a second time.
 _CHILD = "import sys; from tests.gpu.runner import main; sys.exit(main())"
 
 
 class NotHere(Exception):
-    """What a case needs is not on this machine."""
+    """Something that a case needs is not on this machine."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case; `run` is given the device and returns what was measured."""
+    """A case; `run` takes the device and returns the measured values."""
 
     name: str
     run: Callable[[Any], dict[str, Any]]
 
 
 def supervise(context: Context, step: str, module: str) -> dict[str, Any]:
-    """Runs `module.cases()` in processes of their own until all have been tried, or the time is over."""
+    """Runs `module.cases()` in separate processes until all have been tried, or time is over."""
     file = context.out / f"{step}.json"
     write_json(file, {"device": context.device, "cases": {}})
     while True:
@@ -74,7 +74,7 @@ def _mark_rest(results: dict[str, Any]) -> None:
 
 
 def run_cases(cases: list[Case], device: Any, file: Path, end: float) -> int:
-    """Runs the cases that have not been tried; the exit status of the process."""
+    """Runs the cases that have not been tried; returns the exit status of the process."""
     results = read_json(file)
     for case in cases:
         results["cases"].setdefault(case.name, {"status": _NOT_RUN})
@@ -88,7 +88,7 @@ def run_cases(cases: list[Case], device: Any, file: Path, end: float) -> int:
         write_json(file, results)
         print(f"{case.name} ...", flush=True)
         start = time.monotonic()
-        # Ends the process also where it waits for a kernel that does not end.
+        # Also ends the process while it waits for a kernel that hangs.
         faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
         result = _result(case, device)
         faulthandler.cancel_dump_traceback_later()
@@ -120,7 +120,7 @@ def _works(device: Any) -> bool:
 
 
 def main() -> int:
-    """The process of some cases; their module also has the `Device`."""
+    """Runs cases in this process; their module also has the `Device`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("module")
     parser.add_argument("--device", required=True)

@@ -1,4 +1,4 @@
-"""The server end to end on the device: clients in processes of their own, steps of training, batches and formats."""
+"""The server end to end on the device: clients in separate processes, steps of training, batches and formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = (
     "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "simplejpeg",
     "lumigrad.v1", "lumigrad.drive.v1",
 )  # fmt: skip
-# Pictures of a call: as many as a simulator asks for at a time.
+# Images of a call: as many as a simulator asks for at a time.
 _BATCH = 64
 _RGB_D: dict[str, Any] = {
     "outputs": ("color", "expected_depth"),
@@ -32,7 +32,7 @@ _COMMAND = (sys.executable, "-c", "import sys; from lumigrad.client.cli import m
 
 
 def server_cases(device: Device) -> list[Case]:
-    """A worker is started for each."""
+    """The cases, each of which starts a worker."""
     cases = [
         Case(f"server, formats, lane {lane}", lambda on, lane=lane: _formats(on, lane)) for lane in ("stream", "shared")
     ]
@@ -51,7 +51,7 @@ def server_cases(device: Device) -> list[Case]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures of Gaussians from cameras beside each other; `options` are arguments of the client's `render`."""
+    """Images of Gaussians from cameras beside each other; `options` are arguments of the client's `render`."""
 
     gaussians: int
     width: int
@@ -65,7 +65,7 @@ class Pictures:
 
 
 def cameras_of(made: Scene, count: int) -> list[Any]:
-    """Moved sideways a little."""
+    """Cameras that are moved sideways a little."""
     from lumigrad.client import Camera
 
     step = np.array([0.01 * np.linalg.norm(made.translation), 0, 0], np.float32)
@@ -83,7 +83,7 @@ def _worker(device: Device) -> Any:
         raise NotHere(f"no {', '.join(missing)}")
     from support.workers.worker import worker
 
-    # The emulation is not a device that a worker can have.
+    # A worker cannot have the emulation as its device.
     return worker("--device", device.size("cuda:0", "cpu"), command=_COMMAND)
 
 
@@ -104,7 +104,7 @@ def _formats(device: Device, lane: str) -> dict[str, Any]:
 
 
 def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...], lane: str = "stream") -> dict[str, Any]:
-    """Calls from clients in processes of their own."""
+    """Measures calls from clients in separate processes."""
     with _worker(device) as process:
         from lumigrad.client import Client, Gaussians
 
@@ -120,7 +120,7 @@ def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...], lane: 
 
 
 def _batches(device: Device) -> dict[str, Any]:
-    """Calls for many small pictures with depths."""
+    """Measures calls for many small images with depths."""
     with _worker(device) as process:
         from lumigrad.client import Client, Frame, Gaussians
 
@@ -145,7 +145,7 @@ def _batches(device: Device) -> dict[str, Any]:
 
 
 def _training(device: Device) -> dict[str, Any]:
-    """Steps that the worker makes on its own: rendering, loss, gradients and Adam."""
+    """Measures steps that the worker makes by itself: rendering, loss, gradients and Adam."""
     with _worker(device) as process:
         from lumigrad.client import Client, Gaussians
 
@@ -164,7 +164,7 @@ def _training(device: Device) -> dict[str, Any]:
 
 
 def _rate(call: Callable[[], object], seconds: float) -> dict[str, float]:
-    """The rate of a call that is made again and again, after one that warms up."""
+    """The rate of repeated calls, after one that warms up."""
     call()
     times: list[float] = []
     until = (start := time.perf_counter()) + seconds

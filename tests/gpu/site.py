@@ -15,16 +15,16 @@ from tests.gpu.context import PACK, ROOT, SITE
 
 _SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 _INSTALLED = ".venv/lib/python*/site-packages/lumigrad"
-# The packages of generated messages, beside each other in `lumigrad`.
+# The packages of generated messages, side by side in `lumigrad`.
 MESSAGES = ("v1", "drive/v1")
-# Unpacked only where the installed ones are missing or older than the project's metadata allows.
+# Packages that are only unpacked if the installed ones are missing or older than the project's metadata allows.
 _PERHAPS = ("grpcio", "protobuf")
 
 
 def assemble(native: Path) -> dict[str, str]:
-    """Makes SITE anew: links to the packages and to the native module, messages and packages of the pack.
+    """Makes SITE anew: links to the packages and to the native module, and the pack's messages and packages.
 
-    Returns what is in it, by name.
+    Returns its contents by name.
     """
     shutil.rmtree(SITE, ignore_errors=True)
     kernels = SITE / "lumigrad" / "kernels"
@@ -52,7 +52,7 @@ def assemble(native: Path) -> dict[str, str]:
 
 
 def installed_native() -> Path:
-    """The module for the CPU that `make setup` installed, for a dry run."""
+    """The CPU module that `make setup` installed, for a dry run."""
     found = sorted(ROOT.glob(f"{_INSTALLED}/kernels/_native{_SUFFIX}"))
     if not found:
         raise FileNotFoundError(f"no _native{_SUFFIX} in .venv; run `make setup`, with this version of Python")
@@ -60,19 +60,19 @@ def installed_native() -> Path:
 
 
 def _name_the_tests() -> None:
-    """Some installed package may have a folder `tests` with an __init__.py, which would go before ours without one."""
+    """Adds an __init__.py to `tests`, without which an installed package's folder `tests` could precede ours."""
     (SITE / "tests").mkdir()
     (SITE / "tests" / "__init__.py").write_text(f"__path__ = [{str(ROOT / 'tests')!r}]\n", encoding="utf-8")
 
 
 def protos_digest() -> str:
-    """A digest of what messages are generated from: those of other protos would break the server in use."""
+    """A digest of the messages' sources: messages of other protos would break the server."""
     protos = sorted((ROOT / "protos" / "lumigrad").rglob("*.proto"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in protos)).hexdigest()
 
 
 def _messages() -> Iterator[Path]:
-    """Folders that have all of MESSAGES, the best first."""
+    """Folders that contain all of MESSAGES, the best first."""
     digest = PACK / "protos.sha256"
     if digest.is_file() and digest.read_text(encoding="utf-8") == protos_digest():
         yield PACK / "messages"
@@ -80,7 +80,7 @@ def _messages() -> Iterator[Path]:
 
 
 def _describe() -> None:
-    """The metadata in which the command line finds its subcommands, and programs the version."""
+    """Writes metadata in which the command line finds its subcommands, and programs find the version."""
     project = _project()
     folder = SITE / f"lumigrad-{project['version']}.dist-info"
     folder.mkdir()
@@ -111,7 +111,7 @@ def _is_new_enough(name: str) -> bool:
 
 
 def _fits(wheel: Path, needless: Collection[str]) -> bool:
-    """Whether a wheel is needed, and for this Python: pure, or compiled for its version."""
+    """Whether a wheel is needed and fits this Python: pure, or compiled for its version."""
     abi = wheel.stem.split("-")[-2]
     fits = abi in ("none", "abi3") or f"-{abi.removeprefix('cp')}-" in str(_SUFFIX)
     return fits and wheel.name.split("-")[0] not in needless

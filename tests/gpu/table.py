@@ -14,7 +14,7 @@ _CUT_OFF = "cut off"
 
 
 def text(folder: Path, device: str) -> str:
-    """In Markdown; what a step has not written is not in it."""
+    """The table in Markdown, without results that no step has written."""
     steps = {step: read_json(folder / f"{step}.json") for step in ("build", "test", "bench", "peers", "profile")}
     lines = [f"# {_title(steps['build'], device)}", ""]
     for step, show in (("build", _build), ("test", _test), ("bench", _bench), ("peers", _peers), ("profile", _profile)):
@@ -72,7 +72,7 @@ def _bench(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _peers(found: dict[str, Any]) -> Iterator[str]:
-    """Ratios above 1 are those of peers that take longer."""
+    """Rows with ratios, which are above 1 if the peer takes longer."""
     yield "| peer | | latency, ms: ours / theirs | in a row, ms: ours / theirs | agrees |"
     yield "|---|---|---|---|---|"
     for name, case in found.get("cases", {}).items():
@@ -89,7 +89,7 @@ def _peers(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _others(found: dict[str, Any]) -> Iterator[str]:
-    """The cases that did not get to their end, or have no times."""
+    """The cases that did not finish, or have no times."""
     yield ""
     for name, case in found.get("cases", {}).items():
         if case["status"] != "ok" or "why" in case:
@@ -100,7 +100,7 @@ def _others(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _status(part: dict[str, Any]) -> str:
-    """The status of a part of a step, which may have been killed in it."""
+    """The status of a part of a step, which may have been killed during the part."""
     return _CUT_OFF if part["status"] == STARTED else str(part["status"])
 
 

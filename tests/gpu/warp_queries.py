@@ -1,4 +1,4 @@
-"""Signed distances by NVIDIA Warp; imported only where Warp is here, which reads this file to compile it."""
+"""Signed distances by NVIDIA Warp; imported only if Warp is installed, which reads this file to compile it."""
 
 from typing import Any
 

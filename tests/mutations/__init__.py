@@ -1,1 +1,1 @@
-"""Faults that are planted in the code one by one, to see that the tests find them."""
+"""Faults that are planted in the code, one at a time, to check that the tests find them."""

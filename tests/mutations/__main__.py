@@ -1,8 +1,8 @@
 """Mutation testing: `python -m tests.mutations [--only NAME ...]` from the root of the repository.
 
-Plants the faults of mutations.txt in the working tree, one at a time, and runs the tests that should find it, as
-`make test` does; if they pass, once more with all combinations of parameters. Native code is compiled in
-build/mutations, which no program uses otherwise. However a run ends, the source file is restored.
+Plants the faults of mutations.txt in the working tree, one at a time, and runs the tests that should find it like
+`make test`; if they pass, runs them again with all combinations of parameters. Native code is compiled in
+build/mutations, which no other program uses. The source file is restored however a run ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("mutations.txt")
 BUILD = ROOT / "build" / "mutations"
-# BUILD as it is without a fault, so that only the sources with the fault are compiled anew.
+# A copy of BUILD without a fault, so that only sources with the fault are compiled anew.
 CLEAN = ROOT / "build" / "mutations.clean"
 RESULT = re.compile(r"^(?:FAILED|ERROR) tests/(\S+)", re.M)
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault: where `before` stands, which is once in the file, it puts `after`."""
+    """A fault: `after` replaces `before`, which occurs once in the file."""
 
     name: str
     kind: str
@@ -50,12 +50,12 @@ class Mutation:
             yield
         finally:
             self.file.write_text(text, encoding="utf-8")
-            # So that ninja takes what CLEAN has compiled of the file for what it is.
+            # The restored time lets ninja take CLEAN's object files as up to date.
             os.utime(self.file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def mutations(only: Sequence[str] = ()) -> list[Mutation]:
-    """The faults of the table, or those named; one whose text is not once in its file ends the program."""
+    """The faults of the table, or the named ones; ends the program if a fault's text is not once in its file."""
     found: list[Mutation] = []
     for block in TABLE.read_text(encoding="utf-8").split("\n@ ")[1:]:
         head, *lines = block.splitlines()
@@ -71,7 +71,7 @@ def mutations(only: Sequence[str] = ()) -> list[Mutation]:
 
 
 def build() -> bool:
-    """Compiles what has changed; -O1, since the compiler's time prevails."""
+    """Compiles what has changed, with -O1, since compiling takes most of the time."""
     cmake = Path(sys.executable).with_name("cmake")
     if not (BUILD / "build.ninja").exists():
         tools = [f"-DCMAKE_MAKE_PROGRAM={cmake.with_name('ninja')}", f"-DPython_EXECUTABLE={sys.executable}"]
@@ -87,7 +87,7 @@ def copy(folder: Path, to: Path) -> None:
 
 
 def failure(tests: Sequence[str], variables: Mapping[str, str], *options: str) -> str:
-    """The first test that fails; empty: none does."""
+    """The first test that fails; empty if none does."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -97,7 +97,7 @@ def failure(tests: Sequence[str], variables: Mapping[str, str], *options: str) -
 
 
 def verdict(mutation: Mutation) -> str:
-    """Plants a fault, and says what has found it."""
+    """Plants a fault, and returns what has found it."""
     variables: dict[str, str] = {}
     if mutation.is_kernel:
         copy(CLEAN, BUILD)
@@ -119,7 +119,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chosen = mutations(only)
     if any(mutation.is_kernel for mutation in chosen):
-        # What an interrupted run has compiled is newer than its restored source.
+        # An interrupted run may have left object files that are newer than their restored source.
         if CLEAN.exists():
             copy(CLEAN, BUILD)
         if not build():

@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# What tests share is found as it is under pytest.
+# The tests' helpers are found as under pytest.
 sys.path.insert(0, str(Path(__file__).parents[1]))

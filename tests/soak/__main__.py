@@ -1,10 +1,10 @@
 """A soak: `python -m tests.soak --minutes 30` from the root of the repository, or `make soak`.
 
-A worker under a supervisor, with a spool, is asked for everything that clients ask for, at a fixed rate, while workers
-are killed and drained, connections break, readers stop, and one of three tenants attacks the others. After each window
-of load all comes to rest, and the program looks at what the worker, its supervisor and the clients (this process) hold.
-It fails, with code 1, if any of it grows, if a reply is not bit for bit what it was before anything happened, or if a
-call of the other tenants fails that may be repeated.
+A worker under a supervisor, with a spool, gets all kinds of calls at a fixed rate, while workers are killed and
+drained, connections break, readers stop, and one of three tenants attacks the others. After each window of load all
+activity ends, and the program measures what the worker, its supervisor and the clients (this process) hold. It fails,
+with code 1, if any of that grows, if a reply is not bit for bit what it was before, or if a call of the other tenants
+fails that may be repeated.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tests.soak.tally import Tally
 from tests.soak.verdict import trends
 
 RESULTS = Path("build/bench/soak.json")
-# What calls leave that were broken off is gone at rest; a worker that dies is forgotten at once.
+# Anything that cancelled calls leave behind is gone at rest, and a worker's death is forgotten at once.
 _OPTIONS = (
     *("--context-seconds", "2", "--training-seconds", "2", "--stall-seconds", "4"),
     *("--lame-duck-seconds", "0.5", "--crash-seconds", "0.1"),
-    # Which a tenant who floods the worker with scenes soon has.
+    # A limit that the flood of scenes soon reaches.
     *("--max-scenes", "300"),
 )
 
 
 def main() -> int:
-    """Runs it, prints progress and tables, writes the results; returns the exit code."""
+    """Runs the soak, prints progress and tables, writes the results; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="of all windows together (default: 30)")
     parser.add_argument("--window-seconds", type=float, default=15.0, help="of load in a window (default: 15)")
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def progress(window: Window) -> str:
-    """One line."""
+    """One line about a window."""
     held = [
         f"{name} {held.rss_mib:.0f} MiB {held.descriptors} fds {held.threads} threads {held.memfds} memfds"
         for name, held in (("worker", window.worker), ("client", window.client))

@@ -1,4 +1,4 @@
-"""What a tenant with a valid token does to a worker that others share: declares, floods, holds and cancels."""
+"""Attacks on a shared worker by a tenant with a valid token: it declares, floods, holds and cancels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.calls.raw_http2 import reset_rapidly
 from support.calls.raw_messages import send, varint
 from support.workers.tenant import tenant_client
 
-# One Put or TrainingStart of so many empty messages is close to the 4 MiB that gRPC takes at once.
+# A Put or TrainingStart with this many empty messages is close to gRPC's limit of 4 MiB.
 _EMPTY_MESSAGES = 1_900_000
 _HOLD_SECONDS = 2.0
 _STREAMS = 40
@@ -33,7 +33,7 @@ _TRAIN = next(method for method in methods(TRAINING_SERVICE) if method.name == "
 
 
 class Attacks:
-    """Attacks at random, one after the other, while `running` lasts; `count` is of what was done, by name."""
+    """Runs random attacks one after another while `running` lasts; `count` is the number of each by name."""
 
     def __init__(self, target: str, token: str, count: Counter[str], seed: int) -> None:
         self._target = target
@@ -67,7 +67,7 @@ class Attacks:
     def _run(self) -> None:
         while not self._stopped.is_set():
             attack = self._random.choice(self._attacks)
-            # The worker refuses, ends or loses these calls: only what that does to others counts.
+            # The worker refuses, ends or loses these calls; only their effect on others counts.
             with contextlib.suppress(grpc.RpcError), self._connected() as client:
                 attack(client)
             self._count[f"attack: {attack.__name__.strip('_').replace('_', ' ')}"] += 1
@@ -79,7 +79,7 @@ class Attacks:
             yield tenant_client(channel, self._token)
 
     def _declare_payloads(self, client: RawClient) -> None:
-        """Trainings that do not exist, whose next request declares a payload that never comes."""
+        """Resumes trainings that do not exist, and declares a payload that never comes."""
         requests = [
             Frame(training_pb2.TrainRequest(start=training_pb2.TrainingStart(training_id="none"))),
             Frame(training_pb2.TrainRequest(step=training_pb2.Step(), payload_bytes=_LARGE_BYTES)),
@@ -89,7 +89,7 @@ class Attacks:
                 list(self._trainings(client).Train(iter(requests), timeout=_TIMEOUT_SECONDS))
 
     def _send_empty_messages(self, client: RawClient) -> None:
-        """The views of a training, as bytes: as messages they would take hundreds of MiB here too."""
+        """Sends a training's views as bytes, since messages would take hundreds of MiB here as well."""
         views = b"\x22\x00" * _EMPTY_MESSAGES
         request = b"\x0a" + varint(len(views)) + views
         send(client.channel, _TRAIN, [request])
@@ -116,7 +116,7 @@ class Attacks:
             client.render_stub.Render(iter([request]), timeout=_TIMEOUT_SECONDS).cancel()
 
     def _leave_steps_pending(self, client: RawClient) -> None:
-        """A training whose steps wait for gradients that never come, and half of a scene."""
+        """Leaves a training whose steps wait for gradients that never come, and half of a scene."""
         start = training_pb2.TrainRequest(start=self._new_training(client))
         steps = (
             training_pb2.TrainRequest(step=training_pb2.Step(number=i, batch=1, outputs=["color"], own_loss=True))
@@ -156,7 +156,7 @@ class Attacks:
 
     def _then_silence(self, *frames: Frame[Any]) -> Iterator[Any]:
         yield from frames
-        # The thread that reads this ends with the call, at the latest when all attacks end.
+        # The thread that reads this ends with the call, or at the latest when all attacks end.
         until = time.monotonic() + 2 * _HOLD_SECONDS
         while not self._stopped.is_set() and time.monotonic() < until:
             time.sleep(0.1)

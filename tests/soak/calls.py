@@ -1,4 +1,4 @@
-"""What the clients of a soak ask for: every verb by every way, and calls that are given up, hurried, or mistaken."""
+"""The calls of a soak's clients: every verb in every way, and calls that are cancelled, hurried, or wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.workers.slow_render import SlowRender
 from support.workers.tenant import tenant_client
 from tests.soak.tally import Tally
 
-# May fail where a worker that died took something along: they change scenes, and look whether that shows.
+# Calls that may fail after a worker has died, since they change scenes and check the result.
 CHANGES = ("put", "update", "delete")
 PATIENCE_SECONDS = 120.0
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=1280, height=720)
@@ -40,19 +40,19 @@ _PATIENT: dict[str, Any] = {"retry_s": PATIENCE_SECONDS / 2}
 
 
 class Calls:
-    """Calls of a worker, to be picked from at random; to be used as a context.
+    """Calls of a worker, to be picked at random; to be used as a context.
 
-    `every` has those of one kind as often as it is to be picked.
+    `every` has each call as often as it is to be picked.
     """
 
     def __init__(self, direct: str, proxied: str, tokens: Sequence[str], tally: Tally) -> None:
-        """Connects and finds out what replies must be, before anything happens.
+        """Connects and gets the expected replies before anything happens.
 
         Args:
             direct: the worker's address.
-            proxied: another one that leads there, with faults on the way.
-            tokens: of two tenants: the first asks for everything, the second trains.
-            tally: counts what becomes of the calls.
+            proxied: another address of the worker, with faults on the way.
+            tokens: of two tenants: the first makes all calls, the second trains.
+            tally: counts the outcomes of the calls.
         """
         self.every: list[Callable[[], None]] = []
         self._tally = tally
@@ -81,7 +81,7 @@ class Calls:
         self._slow = SlowRender(raw)
         self._stub = raw.render_stub
         self._add("cancelled", self._cancel, times=3)
-        # All else is somebody's leavings.
+        # Other scenes are left by broken calls.
         self._kept = {handle.scene_id for handle in self.client.list()}
 
     def __enter__(self) -> Calls:
@@ -91,7 +91,7 @@ class Calls:
         self._stack.close()
 
     def tidy(self) -> int:
-        """Delete the scenes that calls left which were broken off; returns how many."""
+        """Delete the scenes that broken calls left; returns their number."""
         left = [(self.client, handle) for handle in self.client.list() if handle.scene_id not in self._kept]
         left += [(self._others, handle) for handle in self._others.list()]
         for client, handle in left:
@@ -99,7 +99,7 @@ class Calls:
         return len(left)
 
     def probe(self) -> None:
-        """A small render, as somebody waits for who looks at a scene."""
+        """A small render, like that of an interactive viewer."""
         self.client.render(self._cloud, SMALL, timeout_s=PATIENCE_SECONDS)
 
     def _connect(self, target: str, lane: str) -> Client:
@@ -169,6 +169,6 @@ class Calls:
         try:
             list(call)
         except grpc.RpcError as error:
-            # The worker, or the scene with it, may have gone before.
+            # The worker, or with it the scene, may have gone before.
             expected = {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND}
             assert error.code() in expected, f"cancelled, and ended with {error.code().name}"

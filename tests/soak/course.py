@@ -1,4 +1,4 @@
-"""The course of a soak: windows of load with faults in them, and after each a rest, to look at what is held."""
+"""The course of a soak: windows of load with faults, each followed by a rest in which resources are measured."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.soak.mishaps import Mishaps
 from tests.soak.sample import Sample, sample, spooled
 from tests.soak.tally import Tally
 
-# What must be zero at rest.
+# Metrics that must be zero at rest.
 REST = ("lumigrad_calls_in_progress", "lumigrad_transit_bytes", "lumigrad_contexts", "lumigrad_trainings")
-# Share of the time, at the beginning, in which each window loses its worker. After it one worker lives on, so that
-# what it holds may show a trend; connections and readers go on failing.
+# Share of the time, at the beginning, in which each window loses its worker. After that one worker lives on, so that
+# its resources may show a trend; connections and readers go on failing.
 STORM = 0.3
 _CALLS_AT_ONCE = 8
 _PROBE_SECONDS = 0.2
-# Within which deleted files must be off the disk.
+# Time within which deleted files must be off the disk.
 _SWEEP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Window:
-    """What was held at rest after a window, and what had been done in it.
+    """The resources held at rest after a window, and the work done in it.
 
     Attributes:
         seconds: since the soak began.
-        calls: that ended in it.
+        calls: calls that ended in it.
         worker, supervisor, client: the processes.
-        spool_files: in the spool.
+        spool_files: files in the spool.
         spool_mib: their size.
-        scenes: that the worker stored.
+        scenes: scenes that the worker stored.
     """
 
     seconds: float
@@ -59,7 +59,7 @@ class Window:
 
 @dataclass
 class Course:
-    """Runs windows of so many seconds until the time is up."""
+    """Runs windows of `window_seconds` until the time is up."""
 
     process: LoggedWorker
     proxy: FaultProxy
@@ -70,11 +70,11 @@ class Course:
     spool: Path
     window_seconds: float
     rate: float
-    # Times of small renders beside all this, while no worker dies.
+    # Times of small renders during the windows in which no worker dies.
     probes: Histogram = field(default_factory=Histogram)
 
     def windows(self, seconds: float) -> Iterator[Window]:
-        """One after the other."""
+        """Runs windows one after another."""
         started = time.monotonic()
         numbers = (signal.SIGKILL, signal.SIGTERM)
         losses = 0
@@ -88,7 +88,7 @@ class Course:
             yield self._look(time.monotonic() - started, self.tally.total - before)
 
     def _run(self, lost: signal.Signals | None) -> None:
-        """Load with faults; `lost` ends the worker half-way."""
+        """Runs load with faults; `lost` ends the worker half-way."""
         self.tally.may_lose = lost is not None
         load = Load(self.calls.every, self.rate, most_at_once=_CALLS_AT_ONCE, seed=random.getrandbits(32))
         with load, self.attacks.running(), self._probing(is_counted=lost is None):
@@ -101,7 +101,7 @@ class Course:
 
     @contextmanager
     def _probing(self, *, is_counted: bool) -> Iterator[None]:
-        """Have small renders timed until the block ends."""
+        """Times small renders until the block ends."""
         stopped = threading.Event()
         probe = self.tally.counted("small render", self.calls.probe)
 
@@ -121,7 +121,7 @@ class Course:
             thread.join()
 
     def _rest(self) -> None:
-        """Wait until nothing is under way, and delete what broken calls left."""
+        """Wait until all calls have ended, and delete what broken calls left."""
         for gauge in REST:
             wait_for(self.process, gauge, 0)
         self.calls.tidy()

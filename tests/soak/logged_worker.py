@@ -9,7 +9,7 @@ from support.workers.worker import LUMIGRAD, WorkerProcess
 
 
 class LoggedWorker(WorkerProcess):
-    """As its base; to be used as a context."""
+    """A WorkerProcess with its log in a file; to be used as a context."""
 
     def __init__(self, log: Path, *options: str) -> None:
         log.write_text("")

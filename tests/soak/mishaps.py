@@ -1,4 +1,4 @@
-"""What goes wrong during a soak: workers die, drain, connections break, readers stop."""
+"""Mishaps of a soak: workers die or drain, connections break, readers stop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _READER_SIZE = 1920, 1080
 
 
 class Mishaps:
-    """Makes things go wrong; `count` is of what did, by name."""
+    """Makes mishaps happen; `count` is the number of each by name."""
 
     def __init__(self, process: LoggedWorker, proxy: FaultProxy, scene_id: str, token: str) -> None:
-        """`scene_id` is of a stored scene, for a reader that stops; `token` is of the scene's tenant."""
+        """`scene_id` is a stored scene for a reader that stops; `token` is that of the scene's tenant."""
         self.count: Counter[str] = Counter()
         self._process = process
         self._proxy = proxy
@@ -28,21 +28,21 @@ class Mishaps:
         self._token = token
 
     def stop_reader(self) -> Callable[[], None]:
-        """A process that asks for a picture and is stopped; returns what ends it."""
+        """Starts a process that asks for an image, and stops it; returns a function that ends it."""
         reader = Reader(self._process.target, self._scene_id, *_READER_SIZE, token=self._token)
         os.kill(reader.process.pid, signal.SIGSTOP)
         self.count["stopped reader"] += 1
         return reader.end
 
     def break_connections(self, seconds: float) -> None:
-        """For about so long, connections through the proxy end in every way, or stand still."""
+        """Ends or freezes connections through the proxy in several ways, for about `seconds`."""
         for act in random.sample([self._reset, self._close, self._cut_up, self._cut_down, self._freeze], 3):
             act()
             time.sleep(seconds / 3)
         self._proxy.heal()
 
     def lose_worker(self, number: signal.Signals) -> None:
-        """Have the supervisor replace its worker; SIGTERM: which drains."""
+        """Have the supervisor replace its worker, which SIGTERM drains."""
         restarts = self._process.log.count("restarts=")
         os.kill(self._process.worker_pid, number)
         self.count["drained worker" if number == signal.SIGTERM else "killed worker"] += 1

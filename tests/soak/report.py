@@ -1,4 +1,4 @@
-"""The tables that a soak ends with."""
+"""The tables at the end of a soak."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 def report(
     trends: Sequence[Trend], tally: Tally, faults: Mapping[str, int], probes: Histogram, *, is_good: bool
 ) -> str:
-    """All of it as Markdown; `probes` are the times of small renders."""
+    """All tables as Markdown; `probes` are the times of small renders."""
     times = ", ".join(f"{name} {1e3 * probes.quantile(share):.0f} ms" for name, share in QUANTILES.items())
     lines = [
         "",

@@ -1,4 +1,4 @@
-"""What processes hold at a moment of rest: memory, descriptors, threads, shared memory, files."""
+"""Resources of processes at rest: memory, descriptors, threads, shared memory, files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 MIB = 1 << 20
 _LIBC = ctypes.CDLL(None)
-# glibc's name for it is M_ARENA_MAX.
+# The value of glibc's M_ARENA_MAX.
 _ARENA_MAX = -8
 # The device and inode of a mapping in /proc/PID/maps, and its path.
 _MAPPING = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(\S.*)$", re.MULTILINE)
@@ -22,15 +22,15 @@ _MAPPING = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(\S.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Sample:
-    """One process; memory in MiB.
+    """Resources of one process; memory in MiB.
 
     Attributes:
-        pid: of the process.
+        pid: the process.
         rss_mib: its resident memory, shared memory included.
-        descriptors: that it has open.
-        threads: that it has.
+        descriptors: its open descriptors.
+        threads: its threads.
         memfds: regions of anonymous shared memory that it maps or has open.
-        shm: entries of /dev/shm, likewise.
+        shm: entries of /dev/shm that it maps or has open.
     """
 
     pid: int
@@ -42,16 +42,16 @@ class Sample:
 
 
 def hold_little() -> None:
-    """Have glibc keep the free memory of all threads of this process together, before it has others.
+    """Has glibc keep all threads' free memory of this process in one arena; call it before it has other threads.
 
-    Each thread's own would only reach its full size after hours, and look like growth until then.
+    Each thread's own arena would reach its full size only after hours, and look like growth until then.
     """
     if hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_ARENA_MAX, 1)
 
 
 def sample(pid: int) -> Sample:
-    """A sample of a process; this one first collects its garbage and gives free memory back."""
+    """Measures a process; this process first collects its garbage and releases free memory."""
     if pid == os.getpid():
         gc.collect()
         if hasattr(_LIBC, "malloc_trim"):
@@ -71,19 +71,19 @@ def sample(pid: int) -> Sample:
 
 
 def spooled(folder: Path) -> tuple[int, float]:
-    """Files in a folder, and their MiB."""
+    """The number of files in a folder, and their MiB."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes) / MIB
 
 
 def _links(pid: int) -> list[str]:
-    """Where a process's descriptors lead to."""
+    """The targets of a process's descriptors."""
     folder, found = f"/proc/{pid}/fd", []
     for name in os.listdir(folder):
         try:
             found.append(os.readlink(f"{folder}/{name}"))
         except FileNotFoundError:
-            # The descriptor by which the folder itself was read.
+            # The descriptor with which the folder itself was read.
             continue
     return found
 

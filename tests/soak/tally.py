@@ -1,4 +1,4 @@
-"""What became of the calls of a soak, by what they were."""
+"""The outcomes of a soak's calls, by name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Tally:
 
     Attributes:
         good: replies that were as expected, by the name of the call.
-        excused: "NAME ERROR" of calls whose errors were to be expected.
+        excused: "NAME ERROR" of calls whose errors were expected.
         failed: "NAME ERROR" of all other errors; an AssertionError is a wrong reply.
         notes: the text of the first failures.
-        may_lose: whether a worker has died lately, so that what it had not written to its spool may have gone.
+        may_lose: whether a worker has died lately, so that data that it had not written to its spool may be lost.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Tally:
         excused: tuple[type[Exception], ...] = (),
         losses: tuple[type[Exception], ...] = (),
     ) -> Callable[[], None]:
-        """The same call, counted, which raises nothing.
+        """Wraps a call to count its outcome and raise nothing.
 
         Args:
-            name: what is called.
+            name: the name of the call.
             call: raises an AssertionError if the reply is wrong.
-            excused: errors that are no failure.
-            losses: errors that are none after a worker has died.
+            excused: errors that are not failures.
+            losses: errors that are not failures after a worker has died.
         """
 
         def counted() -> None:
@@ -61,11 +61,11 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Calls that ended."""
+        """The number of calls that ended."""
         return sum(sum(counts.values()) for counts in (self.good, self.excused, self.failed))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file of results."""
+        """The counts for a file of results."""
         return {"good": self.good, "excused": self.excused, "failed": self.failed, "notes": self.notes}
 
     def _note(self, name: str, error: Exception, is_excused: bool) -> None:

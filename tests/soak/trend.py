@@ -1,4 +1,4 @@
-"""Whether something grows: the median of the slopes between all pairs of windows, which a few odd ones do not move."""
+"""Trends: the median of the slopes between all pairs of windows, which a few outliers do not move."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FEWEST_WINDOWS = 8
 
 @dataclass(frozen=True)
 class Trend:
-    """One quantity over the windows of a soak.
+    """The trend of one quantity over the windows of a soak.
 
     Attributes:
-        name: whose, and of what.
+        name: the process and the quantity.
         first: its median over the first third of the windows after the warm-up.
-        last: likewise over the last third.
+        last: its median over the last third.
         growth: from the first to the last of these windows, along the fitted line; or per minute, if times are given.
         limit: what `growth` must not exceed.
         windows: how many were fitted; fewer than `FEWEST_WINDOWS` show nothing.
@@ -35,7 +35,7 @@ class Trend:
 
     @property
     def is_good(self) -> bool:
-        """Whether it is not seen to grow."""
+        """Whether the quantity does not grow, as far as the windows show."""
         return self.windows < FEWEST_WINDOWS or self.growth <= self.limit
 
 

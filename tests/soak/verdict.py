@@ -1,4 +1,4 @@
-"""What a soak must show: nothing grew, and no call failed that may be repeated."""
+"""The conditions of a soak: nothing grows, and no call fails that may be repeated."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from tests.soak.course import Window
 from tests.soak.trend import Trend, fitted
 
-# By how much each may grow over all windows that are fitted, memory per minute: noise of allocators, of pools that are
-# not yet at their largest. A descriptor, a region or a file that is left behind now and then soon goes beyond.
+# Growth allowed over all fitted windows, for memory per minute: noise of allocators, and of pools that have not reached
+# their full size. A descriptor, region or file that leaks now and then soon exceeds it.
 LIMITS = {"rss_mib": 1.0, "descriptors": 4.0, "threads": 4.0, "memfds": 4.0, "shm": 0.5}
 SPOOL_FILES, SPOOL_MIB, SCENES = 2.0, 1.0, 0.5
 
 
 def trends(windows: Sequence[Window]) -> list[Trend]:
-    """The trends of all that is held."""
+    """The trends of all resources."""
     found = []
     for who, over in (("worker", longest_life(windows)), ("client", windows), ("supervisor", windows)):
         for what, limit in LIMITS.items():

@@ -16,7 +16,7 @@ from lumigrad.client.commands.view import command
 from support.chromium import canvas_pixels, opened_page
 
 if TYPE_CHECKING:
-    # These need viser, without which the tests are skipped.
+    # Imports that need viser, without which the tests are skipped.
     from lumigrad.client.viewer.lens import Lens
     from lumigrad.client.viewer.viewer import Viewer
 

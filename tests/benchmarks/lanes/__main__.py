@@ -1,9 +1,9 @@
-"""Benchmark of the ways between client and worker: `python -m tests.benchmarks.lanes` from the root of the repository.
+"""Benchmark of the lanes between client and worker: `python -m tests.benchmarks.lanes` from the repository's root.
 
-Each call is made in turn with its references, so that what else the machine does strikes all: a copy of as many bytes
-through a bare loopback socket into a buffer that is there before, and a bare gRPC stream of such bytes; or for a small
-call a bare gRPC call. The other end is another process each time. What the worker's kernels took by their own timers is
-not counted; all else is, from the client's method to the arrays that it returns.
+Each call takes turns with its references, so that other work on the machine affects all: a copy of as many bytes
+through a bare loopback socket into an existing buffer, and a bare gRPC stream of such bytes; or, for a small call, a
+bare gRPC call. The other end is always another process. Times of the worker's kernels, by their own timers, are
+subtracted; everything else counts, from the client's method to the arrays that it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.benchmarks.page import insert
 RESULTS = Path("build/bench/lanes.json")
 PAGE = Path("docs/performance.md")
 _WARM_UP = 3
-# The log goes to a file: this process would lose time with it.
+# The log goes to a file, since reading it would take this process time.
 _COMMAND = ("sh", "-c", 'mkdir -p build/bench && exec "$0" serve "$@" 2> build/bench/worker.log', LUMIGRAD)
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _compare(cases: dict[str, list[Case]], references: References, runs: int) -> list[Row]:
-    """All cases by their lane, each followed by its references, again and again."""
+    """Measures all cases by their lane, each followed by its references, in several rounds."""
     calls = [
         (lane, case, (case.call, *_references(case, references))) for lane, several in cases.items() for case in several
     ]
@@ -70,7 +70,7 @@ def _compare(cases: dict[str, list[Case]], references: References, runs: int) ->
 
 
 def _references(case: Case, references: References) -> tuple[Callable[[], float], Callable[[], float]]:
-    """The bare thing to compare with, and the bare gRPC stream."""
+    """The bare copy or call to compare with, and the bare gRPC stream."""
     if case.direction == "unary":
         request = bytes(case.payload_bytes)
         return lambda: references.unary(request), lambda: 0.0

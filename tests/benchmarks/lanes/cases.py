@@ -1,4 +1,4 @@
-"""What is measured of the lanes: calls with a large payload and next to no work, and a call with next to no payload."""
+"""The calls that the benchmark measures: large payloads with next to no work, and one with next to no payload."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GRADIENT_BYTES = GAUSSIANS * 59 * 4
 
 @dataclass(frozen=True)
 class Case:
-    """One call.
+    """A call to measure.
 
     Attributes:
-        name: what it moves.
-        direction: "down" or "up", as its reference; "unary" for a small call.
-        payload_bytes: of the payload that is measured.
-        call: makes it; returns the milliseconds that it took but for the kernels.
+        name: its payload.
+        direction: "down" or "up", as for its reference; "unary" for a small call.
+        payload_bytes: the size of the measured payload.
+        call: makes it; returns its milliseconds without the kernels.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Case:
 
 
 def image_cases(client: Client) -> list[Case]:
-    """A picture of a few spheres comes, and the gradients of a loss with respect to one go."""
+    """An image of a few spheres is received, and the gradient of a loss with respect to one is sent."""
     spheres, camera = _spheres(10), _camera(WIDTH, HEIGHT)
     handle = client.put(spheres)
     retained = client.render(spheres, camera, retain=True)
@@ -49,7 +49,7 @@ def image_cases(client: Client) -> list[Case]:
 
 
 def gradient_cases(client: Client) -> list[Case]:
-    """The gradients of a million Gaussians, of which a small picture shows few."""
+    """The gradients of a million Gaussians, few of which a small image shows."""
     tensors = gaussian_scene(GAUSSIANS, 16, 16).tensors
     handle = client.put(Gaussians(**tensors))
     frame = client.render(handle, _camera(16, 16), retain=True)
@@ -65,7 +65,7 @@ def small_case(client: Client) -> Case:
 
 
 def _apart(call: Callable[[], Frame | Gradients]) -> float:
-    """The milliseconds that a call took but for the kernels."""
+    """The milliseconds of a call without the kernels."""
     start = time.perf_counter()
     result = call()
     return (time.perf_counter() - start) * 1e3 - result.timings.kernel_ms

@@ -1,4 +1,4 @@
-"""What the formats of images take: bytes on their way, and time beside the kernels, of one picture."""
+"""The costs of image formats for one image: bytes sent, and time besides the kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMATS = (("float32", None), ("float16", None), ("bfloat16", None), ("uint8", 
 
 @dataclass(frozen=True)
 class FormatRow:
-    """One format; milliseconds. What the worker spent on files is a part of the median."""
+    """The costs of one format; milliseconds. The median includes the worker's time for files."""
 
     format: str
     payload_bytes: int
@@ -28,7 +28,7 @@ class FormatRow:
 
 
 def format_rows(client: Client, runs: int = _RUNS) -> list[FormatRow]:
-    """A picture of ten thousand spheres in every format, in turn."""
+    """Measures an image of ten thousand spheres in every format, in turns."""
     spheres = scene(_SPHERES)
     handle = client.put(Spheres(spheres.positions, spheres.colors, spheres.radii))
     camera = Camera.pulsar(CAMERA, WIDTH, HEIGHT)
@@ -56,7 +56,7 @@ def format_rows(client: Client, runs: int = _RUNS) -> list[FormatRow]:
 
 
 def _size(frame: Frame, name: str) -> int:
-    """What of a frame travelled: short floats have become float32."""
+    """The bytes of a frame that were sent; half floats have been widened to float32."""
     if frame.encoded:
         return len(frame.encoded["color"])
     return frame.color.nbytes // 2 if name in ("float16", "bfloat16") else frame.color.nbytes

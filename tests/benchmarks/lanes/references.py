@@ -1,4 +1,4 @@
-"""What the lanes are measured against, in a process of its own: copies through a bare socket and bare gRPC streams."""
+"""The references of the lanes, in a separate process: copies through a bare socket, and bare gRPC streams."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import grpc.experimental
 from lumigrad.protos.buffers import keep_free_memory
 from lumigrad.protos.chunks import CHUNK_BYTES
 
-# What is asked of the socket: "d" (down) or "u" (up), and how many bytes.
+# An order to the socket: "d" (down) or "u" (up), and the number of bytes.
 _ORDER = struct.Struct("<cQ")
 _SERVICE, _ECHO, _DOWN, _UP = "reference", "Echo", "Down", "Up"
 _CHUNK = bytes(CHUNK_BYTES)
 
 
 class References:
-    """The process with both, and the near ends of them. Use it in a `with` block."""
+    """The process with both references, and their near ends. Use it in a `with` block."""
 
     def __init__(self, largest: int) -> None:
-        """Copies have up to `largest` bytes, in buffers that are there before."""
+        """Copies have up to `largest` bytes, in buffers allocated before."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.lanes.references", str(largest)], stdout=subprocess.PIPE, text=True
         )
@@ -55,14 +55,14 @@ class References:
         self._process.wait()
 
     def down(self, size: int) -> float:
-        """Milliseconds until so many bytes have come."""
+        """Milliseconds until `size` bytes have arrived."""
         start = time.perf_counter()
         self._socket.sendall(_ORDER.pack(b"d", size))
         _fill(self._socket, self._buffer[:size])
         return (time.perf_counter() - start) * 1e3
 
     def up(self, size: int) -> float:
-        """Milliseconds until the other side says that it has so many bytes."""
+        """Milliseconds until the other side reports that it has `size` bytes."""
         start = time.perf_counter()
         self._socket.sendall(_ORDER.pack(b"u", size))
         self._socket.sendall(self._buffer[:size])
@@ -70,7 +70,7 @@ class References:
         return (time.perf_counter() - start) * 1e3
 
     def grpc_down(self, size: int) -> float:
-        """Milliseconds of a stream of chunks with so many bytes, which are put one behind the other."""
+        """Milliseconds of a stream of chunks with `size` bytes, which are joined."""
         start = time.perf_counter()
         filled = 0
         for chunk in self._down(struct.pack("<Q", size)):
@@ -79,13 +79,13 @@ class References:
         return (time.perf_counter() - start) * 1e3
 
     def grpc_up(self, size: int) -> float:
-        """Milliseconds of a stream of chunks with so many bytes, which the other side lets go."""
+        """Milliseconds of a stream of chunks with `size` bytes, which the other side discards."""
         start = time.perf_counter()
         self._up(_chunks(size))
         return (time.perf_counter() - start) * 1e3
 
     def unary(self, request: bytes) -> float:
-        """Milliseconds of a call that sends these bytes there and back."""
+        """Milliseconds of a call that sends these bytes and receives them again."""
         start = time.perf_counter()
         self._echo(request)
         return (time.perf_counter() - start) * 1e3
@@ -124,8 +124,8 @@ def _serve_copies(connection: socket.socket, largest: int) -> None:
 
 
 def main() -> None:
-    """Serves both until the near end goes."""
-    # As the client does at the near end.
+    """Serves both references until the near end is closed."""
+    # Like the client at the near end.
     keep_free_memory()
     calls = grpc.server(ThreadPoolExecutor(2))
     handlers = {

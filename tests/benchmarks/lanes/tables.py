@@ -10,17 +10,17 @@ from tests.benchmarks.lanes.formats import FormatRow
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the results; milliseconds.
+    """A row of the results; milliseconds.
 
     Attributes:
         lane: "stream" or "shared".
-        case: what moves.
+        case: the payload.
         direction: "down", "up" or "unary".
-        payload_bytes: of what moves.
-        median_ms: of the call, without its kernels.
-        p99_ms: likewise.
+        payload_bytes: the size of the payload.
+        median_ms: the call, without its kernels.
+        p99_ms: its 99th percentile.
         reference_ms: median of the bare copy, or of the bare call.
-        reference_p99_ms: likewise.
+        reference_p99_ms: its 99th percentile.
         stream_ms: median of the bare gRPC stream; 0 for a small call.
         ratio: the reference's median over the call's.
         runs: of each.
@@ -40,7 +40,7 @@ class Row:
 
 
 def tables(rows: Sequence[Row], formats: Sequence[FormatRow]) -> str:
-    """All of it as Markdown."""
+    """All tables as Markdown."""
     large, small = ([row for row in rows if (row.direction == "unary") == is_small] for is_small in (False, True))
     lines = [
         "| lane | payload | MB | ms | of a bare socket's rate | of a bare gRPC stream's |",

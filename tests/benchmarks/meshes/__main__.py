@@ -61,7 +61,7 @@ def _measured(name: str, *, with_peers: bool) -> list[Rate]:
 
 
 def _shown(row: Rate, per_second: float) -> str:
-    """As one speaks of it: milliseconds of builds, microseconds of one robot, else millions per second."""
+    """A rate in its usual unit: milliseconds of builds, microseconds of one robot, otherwise millions per second."""
     if row.op in ("build", "refit"):
         return f"{1e3 / per_second:.0f} ms"
     return f"{61e6 / per_second:.1f} us" if row.op.startswith("robot") else f"{per_second / 1e6:.2f} M"

@@ -19,7 +19,7 @@ from tests.benchmarks.meshes.scene import SPHERES, MeshScene
 
 @dataclass(frozen=True)
 class Rate:
-    """One row of the results."""
+    """A row of the results."""
 
     case: str
     op: str
@@ -29,7 +29,7 @@ class Rate:
 
 
 def rate(case: str, op: str, count: int, call: Callable[[], object], *, seconds: float = 1.5, least: int = 9) -> Rate:
-    """Calls until enough is known; `count` is what one call does. The first two calls warm up."""
+    """Repeats a call until its time is known; `count` items are done by one call. The first two calls warm up."""
     call()
     call()
     times: list[float] = []
@@ -55,7 +55,7 @@ def distance_rate(case: str, mesh: Mesh, points: NDArray[np.float64]) -> Rate:
 
 
 def cost_rates(case: str, mesh: Mesh, spheres: NDArray[np.float32]) -> list[Rate]:
-    """Costs and their gradients, static and swept with the speed metric, as cuRobo and exact."""
+    """Costs and their gradients, static and swept with the speed metric, in cuRobo's and exact semantics."""
     world, rows = World([Instance(mesh)]), torch.from_numpy(spheres)
     rates = []
     for semantics in ("curobo", "exact"):
@@ -88,7 +88,7 @@ def robot_rates(case: str, mesh: Mesh, spheres: NDArray[np.float32]) -> list[Rat
 
 
 def build_rates(case: str, scene: MeshScene, mesh: Mesh) -> list[Rate]:
-    """Registration with all that is reported, and the same faces with other vertices."""
+    """Registration with its whole report, and the same faces with other vertices."""
     vertices, faces = torch.from_numpy(scene.vertices), torch.from_numpy(scene.faces)
     moved = vertices * 1.01
     return [

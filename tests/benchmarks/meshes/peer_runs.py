@@ -1,4 +1,4 @@
-"""Runs peers.py with Open3D and libigl from the package index, in an environment of their own."""
+"""Runs peers.py with Open3D and libigl from the package index, in a separate environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install() -> Path:
 
 
 def peer_rates(**arrays: NDArray[np.generic]) -> Rates:
-    """What they reach on a scene, by peer: "near" and "box" in queries per second, and "build_ms"."""
+    """The peers' rates on a scene, by peer: "near" and "box" in queries per second, and "build_ms"."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scene.npz"
         np.savez(path, **arrays)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Open3D and libigl on the scenes of the mesh benchmark; run by it in an environment of their own.
+"""Open3D and libigl on the scenes of the mesh benchmark, which runs this program in a separate environment.
 
     python peers.py SCENE.npz
 
@@ -22,7 +22,7 @@ THREADS = 2
 
 
 def median_s(call: Callable[[], object], seconds: float = 2.0, least: int = 3) -> float:
-    """The median time of a call that was made once before."""
+    """The median time of a call, after one that warms up."""
     call()
     times: list[float] = []
     until = time.perf_counter() + seconds
@@ -68,7 +68,7 @@ def open3d_rates(scene: Any) -> dict[str, float]:
 
 
 def libigl_rates(scene: Any) -> dict[str, float]:
-    """Signed distances by pseudo-normals, with closest points and normals; less the building that each call does."""
+    """Signed distances by pseudo-normals, with closest points and normals; without the build that each call repeats."""
     import igl
 
     vertices, faces = np.asarray(scene["vertices"]), np.asarray(scene["faces"], np.int32)
@@ -91,6 +91,6 @@ if __name__ == "__main__":
         try:
             reached[peer] = rates_of(given)
         except ImportError as error:
-            # Open3D wants libGL of the system.
+            # Open3D needs libGL of the system.
             print(f"{peer} is left out: {error}", file=sys.stderr)
     print(json.dumps(reached))

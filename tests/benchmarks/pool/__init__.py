@@ -1,1 +1,1 @@
-"""One client over several workers: what the choice costs, and what callers see of workers that go."""
+"""A client of several workers: the costs of choosing one, and the errors that callers see when workers are lost."""

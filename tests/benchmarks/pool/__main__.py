@@ -32,7 +32,7 @@ from support.workers.worker import WorkerProcess
 from tests.benchmarks.measure import write
 
 RESULTS = Path("build/bench/pool.json")
-# gRPC's C core reads a header for the ring only with it, and only if it is set before the import.
+# gRPC's C core only reads a header for the ring if this is set before the import.
 _RING_VARIABLE = "GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY"
 _SCENES = 24
 _RATE = 40.0
@@ -41,7 +41,7 @@ _FULL_HD = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), widt
 
 @dataclass(frozen=True)
 class Hop:
-    """Medians of one kind of call, milliseconds beyond the kernels, and their ratio to those of one worker's client."""
+    """Medians of one kind of call, milliseconds beyond the kernels, and their ratios to a client of one worker."""
 
     call: str
     way: str
@@ -51,7 +51,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Loss:
-    """What callers saw of a worker that went; `moved` scenes of those that were there were stored anew elsewhere."""
+    """The calls during the loss of a worker; `moved` of the scenes `there` were stored anew elsewhere."""
 
     event: str
     way: str

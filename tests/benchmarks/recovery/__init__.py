@@ -1,1 +1,1 @@
-"""How long it takes from a fault to the first good reply."""
+"""The time from a fault to the first good reply."""

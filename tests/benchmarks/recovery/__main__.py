@@ -24,12 +24,12 @@ PAGE = Path("docs/performance.md")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the results.
+    """A row of the results.
 
     Attributes:
         fault: what happened.
-        median_s, max_s: from there to the first good reply.
-        failed: the most calls that failed on the way with an error that the client does not repeat.
+        median_s, max_s: from the fault to the first good reply.
+        failed: the largest number of calls that failed with an error that the client does not repeat.
         runs: how often it happened.
     """
 

@@ -1,4 +1,4 @@
-"""One kind of fault, and what is asked for after it."""
+"""A kind of fault, and the calls that follow it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 from lumigrad.client import LumigradError
 
-# Calls that fail are made again after so long, by whoever uses the client.
+# Users of the client repeat failed calls after this pause.
 _PAUSE_SECONDS = 0.01
 _PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Incident:
-    """A fault that can be made to happen again and again.
+    """A fault that can be repeated.
 
     Attributes:
-        ready: waits until all is as it was before any fault.
-        strike: makes it happen, at once.
-        call: asks for something, and raises an AssertionError if the reply is wrong.
-        prepare: what must be done for it just before.
-        is_over: whether what the fault struck is back or replaced; calls go on until it is.
+        ready: waits until everything is as before any fault.
+        strike: makes the fault happen, at once.
+        call: makes a call, and raises an AssertionError if the reply is wrong.
+        prepare: what must be done just before the fault.
+        is_over: whether what the fault struck is back or replaced; calls go on until then.
     """
 
     ready: Callable[[], None]
@@ -35,7 +35,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class Case:
-    """An incident in the place where it can happen.
+    """An incident with the workers that it needs.
 
     Attributes:
         fault: what happens, in words.
@@ -48,11 +48,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What became of one incident.
+    """The outcome of one incident.
 
     Attributes:
         seconds: from the fault to the first good reply; or the longest that a call took, if calls go on meanwhile.
-        failed: calls that failed before, which the client does not repeat by itself.
+        failed: calls that failed before it, which the client does not repeat by itself.
     """
 
     seconds: float
@@ -60,7 +60,7 @@ class Recovery:
 
 
 def recover(incident: Incident) -> Recovery:
-    """Let it happen, and call until there is a good reply and it is over."""
+    """Makes an incident happen, and calls until a reply is good and the incident is over."""
     incident.ready()
     incident.call()
     incident.prepare()

@@ -1,4 +1,4 @@
-"""Connections that are lost, and what else a worker that lives on may take from a client."""
+"""Lost connections, and other things that a client may lose while its worker lives on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _broken(end: End) -> Iterator[Incident]:
 
 @contextmanager
 def _cut() -> Iterator[Incident]:
-    """The reply breaks off in its middle."""
+    """The connection breaks in the middle of a reply."""
     with (
         worker("--device", "cpu") as process,
         FaultProxy(process.target) as proxy,
@@ -66,7 +66,7 @@ def _lost_context() -> Iterator[Incident]:
 
 @contextmanager
 def _lost_lane() -> Iterator[Incident]:
-    """The worker does not know the lane any more that the client's calls name."""
+    """The worker no longer knows the lane that the client's calls name."""
     with worker("--device", "cpu") as process, Client(process.target, lane="shared") as client:
         scene = client.put(verbs.gaussians())
         expected = client.render(scene, verbs.CAMERA).color
@@ -91,7 +91,7 @@ def _lost_lane() -> Iterator[Incident]:
 
 @contextmanager
 def _full() -> Iterator[Incident]:
-    """A queue full of calls, which are then given up."""
+    """The queue is full of calls, which are then cancelled."""
     with (
         worker("--device", "cpu", "--queue-size", str(_QUEUE)) as process,
         Client(process.target) as client,

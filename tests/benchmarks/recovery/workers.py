@@ -1,4 +1,4 @@
-"""Workers that are lost, each in another way, and replaced by their supervisor."""
+"""Workers that are lost in different ways, and replaced by their supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.workers.spooling import wait_until_written
 from support.workers.worker import WorkerProcess, worker
 from tests.benchmarks.recovery.case import Case, Incident
 
-# Each crash is forgotten before the next one: none is answered with a longer pause than the first.
+# Each crash is forgotten before the next, so that no pause is longer than the first.
 _FORGETFUL = ("--crash-seconds", "0.1")
 _HANG_SECONDS = 2
 _LARGE = 200_000
@@ -28,7 +28,7 @@ _RETRY_SECONDS = 60.0
 
 @contextmanager
 def _lost(number: int, *options: str) -> Iterator[Incident]:
-    """A signal to the worker."""
+    """The worker receives a signal."""
     with (
         worker("--device", "cpu", *_FORGETFUL, *options, supervised=True) as process,
         Client(process.target, retry_s=_RETRY_SECONDS) as client,
@@ -38,9 +38,9 @@ def _lost(number: int, *options: str) -> Iterator[Incident]:
 
 @contextmanager
 def _drained() -> Iterator[Incident]:
-    """A worker that is asked to end, and says so for a second: calls go on until another one is there."""
+    """The worker is asked to end, and announces that for a second: calls go on until it is replaced."""
     with (
-        # As it is by default: `worker` would have no lame duck.
+        # The default, which `worker` would replace by no lame duck.
         worker("--lame-duck-seconds", "1", "--device", "cpu", supervised=True) as process,
         Client(process.target, retry_s=_RETRY_SECONDS) as client,
     ):
@@ -58,7 +58,7 @@ def _drained() -> Iterator[Incident]:
 
 @contextmanager
 def _armed(fault: str, *options: str) -> Iterator[Incident]:
-    """A fault in the engine, which the next call meets."""
+    """The next call meets a fault in the engine."""
     with (
         tempfile.TemporaryDirectory() as folder,
         faulty_worker(Path(folder), *_FORGETFUL, *options) as (process, faults),
@@ -75,7 +75,7 @@ def _stopped() -> Iterator[Incident]:
 
 @contextmanager
 def _forgotten(has_spool: bool) -> Iterator[Incident]:
-    """A large scene that a new worker has not in memory."""
+    """The new worker does not have a large scene in memory."""
     with tempfile.TemporaryDirectory() as folder:
         spool = ("--spool", f"{folder}/spool") if has_spool else ()
         with (

@@ -1,1 +1,1 @@
-"""What the CUDA kernels need at the least, by counting their work."""
+"""Lower bounds for the times of the CUDA kernels, by counting their work."""

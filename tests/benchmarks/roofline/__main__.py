@@ -1,6 +1,7 @@
-"""What the CUDA kernels need at the least: `python -m tests.benchmarks.roofline` from the root of the repository.
+"""Lower bounds for the times of the CUDA kernels: `python -m tests.benchmarks.roofline` from the root.
 
-Work is counted on the CPU. Times follow from what a GPU moves and issues at its peak. Nothing is measured here.
+Work is counted on the CPU, and times follow from the peak rates at which a GPU moves data and issues instructions.
+Nothing is measured here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Peaks of two GPUs, and the least time that some work takes on them."""
+"""Peak rates of two GPUs, and the least time that some work takes on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
-    """Peaks, per second; instructions are those of whole warps."""
+    """Peak rates per second; instructions are those of whole warps."""
 
     name: str
     bytes: float
@@ -15,13 +15,13 @@ class Device:
     host_bytes: float  # Over PCI Express, one way.
 
 
-# Instructions: processors x schedulers x the clock to which the kernels raise it, on an H100 as it was measured.
+# Instructions: processors x schedulers x the clock under the kernels' load, measured on an H100.
 DEVICES = (Device("H100 SXM", 3.35e12, 132 * 4 * 1.98e9, 55e9), Device("L4", 0.30e12, 58 * 4 * 2.04e9, 25e9))
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a stage moves and issues at the least."""
+    """The bytes that a stage must move at least, and the instructions that it must issue."""
 
     bytes: float
     instructions: float = 0.0
@@ -42,7 +42,7 @@ def print_needs(title: str, needs: dict[str, Need]) -> None:
 
 
 def seconds(needs: dict[str, Need], stages: tuple[str, ...], device: Device) -> float:
-    """The least time of stages that run one after the other."""
+    """The least time of stages that run one after another."""
     return sum(needs[stage].seconds(device) for stage in stages)
 
 

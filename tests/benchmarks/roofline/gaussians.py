@@ -1,4 +1,4 @@
-"""The work of the kernels for Gaussians: a million at 1920x1080, and the blending of a sample of tiles, on the CPU."""
+"""The work of the kernels for a million Gaussians at 1920x1080, with the blending of a sample of tiles, on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLED_TILES = 120
 # Instructions of a warp, counted in the compiler's listings: to load 32 Gaussians and find the blocks that they reach;
 # for a Gaussian that reaches a block of half a tile, and for each block, to blend it, and to differentiate it.
 LOAD, BLEND, BLEND_BLOCK, LOAD_BACKWARD, DIFFERENTIATE, DIFFERENTIATE_BLOCK = 186, 18, 22, 220, 93, 39
-# The same to project a Gaussian and colour it, both ways back, and to list 32 pairs with tiles.
+# Likewise to project and colour a Gaussian, forward and backward, and to list 32 pairs with tiles.
 PROJECT, PROJECT_BACKWARD, LIST = 1450, 3000, 330
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
@@ -42,12 +42,12 @@ class Work:
 
 
 def needs(work: Work) -> dict[str, Need]:
-    """What the stages need; sorting takes 8 bits of a key at a time.
+    """The needs of the stages; sorting takes 8 bits of a key at a time.
 
     Projecting writes a key and a number of tiles. Binning gathers these numbers, sums them, and reads half a record.
     """
     n, seen, pixels = work.gaussians, work.visible, work.pixels
-    # The halves of a tile read the same at about the same time.
+    # The halves of a tile read the same records at about the same time.
     records = work.fetched / HALVES * (RECORD + 4)
     return {
         "project": Need(n * (GEOMETRY + RECORD + 2 * 4) + seen * HARMONICS, n / 32 * PROJECT),
@@ -97,7 +97,7 @@ def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tupl
     alpha = np.minimum(opacity[:, None, None] * np.exp(-power), 0.99)
     alpha[alpha < 1 / 255] = 0
     alpha = alpha[alpha.any((1, 2))]
-    # The first that would take a pixel below the limit, and all behind it, are not blended.
+    # The first Gaussian that would take a pixel below the limit, and all behind it, are not blended.
     is_open = np.cumprod(1 - alpha, 0) > 1e-4
     halves = (len(alpha), HALVES, TILE**2 // HALVES)
     open_halves = is_open.reshape(halves).any(2).sum(0)

@@ -22,10 +22,10 @@ Doubles = NDArray[np.float64]
 
 
 class Tree:
-    """Sixteen triangles to a leaf and sixteen boxes to a node, by Morton order, as the engine's."""
+    """A tree like the engine's, with sixteen triangles per leaf and sixteen boxes per node, in Morton order."""
 
     def __init__(self, corners: Doubles) -> None:
-        """`corners`: [F, 3, 3]."""
+        """Builds the tree of triangles `corners` [F, 3, 3]."""
         ordered = corners[_morton_order(corners.mean(1))]
         missing = -len(ordered) % WIDE
         self.triangles = np.concatenate([ordered, np.repeat(ordered[-1:], missing, 0)]).reshape(-1, WIDE, 3, 3)
@@ -71,7 +71,7 @@ class Tree:
 
 
 def needs() -> dict[str, Need]:
-    """What queries of a million points in random order need for distances without a sign."""
+    """The needs of a million queries in random order, for distances without a sign."""
     scene = torus("1M")
     tree = Tree(scene.vertices[scene.faces])
     result = {}
@@ -79,7 +79,7 @@ def needs() -> dict[str, Need]:
         nodes, leaves = np.mean([tree.visits(p) for p in points(scene, kind, SAMPLED)], 0)
         steps = 2 * nodes + leaves
         issued = POINTS / 2 * (nodes * OPEN + steps * STEP + leaves * LEAF + ROW)
-        # The tree, 40 MB, is read once: it fits into the second-level cache of either device.
+        # The tree, 40 MB, is read only once, since it fits into the second-level cache of either device.
         moved = POINTS * POINT_BYTES + tree.leaves * LEAF_BYTES + tree.nodes * NODE_BYTES
         result[f"points {kind} ({nodes:.1f} nodes, {leaves:.1f} leaves)"] = Need(moved, issued)
     return result

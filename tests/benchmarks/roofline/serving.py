@@ -1,4 +1,4 @@
-"""How many small images a GPU may render and copy to the host in a second."""
+"""The number of small images that a GPU can render and copy to the host in a second."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Work:
 
 
 def needs() -> dict[str, Need]:
-    """What the stages need; sorting takes 8 bits of a key at a time."""
+    """The needs of the stages; sorting takes 8 bits of a key at a time."""
     work, pixels = count(scene(COUNT)), WIDTH * HEIGHT
     return {
         "prepare": Need(COUNT * (SPHERE + RECORD + RECTANGLE), COUNT / 32 * PREPARE),
@@ -48,7 +48,7 @@ def needs() -> dict[str, Need]:
 
 
 def count(given: Scene) -> Work:
-    """Count candidates of a sample of tiles; the share that is visited before pixels end is that of their hits."""
+    """Count the candidates of a sample of tiles; the share visited before pixels end is that of their hits."""
     camera = Camera.pulsar(CAMERA, WIDTH, HEIGHT)
     inputs = [torch.from_numpy(values) for values in (given.positions, given.colors, given.radii)]
     hits = forward(*inputs, [camera], Settings(GAMMA, MAX_DEPTH), outputs=("hits",)).outputs["hits"][0].numpy()

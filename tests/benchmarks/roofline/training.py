@@ -1,4 +1,4 @@
-"""The work of a training's kernels that differs from that of the others: the image loss, and gradients for Adam."""
+"""The work of training's own kernels: the image loss, and gradients for Adam."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.benchmarks.roofline.device import Need
 from tests.benchmarks.roofline.gaussians import HARMONICS
 
 COUNT, WIDTH, HEIGHT, CHANNELS = 1_000_000, 1920, 1080, 3
-# Learnt numbers of a Gaussian with harmonics of degree 3: position, rotation, scale, opacity, colours.
+# Optimised numbers of a Gaussian with harmonics of degree 3: position, rotation, scale, opacity, colours.
 COLORS, OTHERS = 48, 3 + 4 + 3 + 1
 # Bytes of a Gaussian: a direction and the gradient of a colour, from which the gradients of its harmonics follow.
 FACTORS = 24
@@ -16,7 +16,7 @@ LOSS_MAP, LOSS_GRADIENT, ADAM = 620, 595, 190
 
 
 def needs(drawn: dict[str, Need]) -> dict[str, Need]:
-    """What 0.8 L1 + 0.2 (1 - SSIM) with its gradient needs, and a step of Adam; `drawn` is of other calls."""
+    """The needs of 0.8 L1 + 0.2 (1 - SSIM) with its gradient, and of an Adam step; `drawn` has those of rendering."""
     values, numbers = WIDTH * HEIGHT * CHANNELS, COUNT * (COLORS + OTHERS)
     backward = drawn["project_backward"]
     return {

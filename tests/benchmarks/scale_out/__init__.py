@@ -1,1 +1,1 @@
-"""One, two and four workers on machines of their own, as far as the network goes, and what clients see of faults."""
+"""One, two and four workers with networks of their own: their throughput, and what clients see of faults."""

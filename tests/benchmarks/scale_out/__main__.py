@@ -1,7 +1,7 @@
 """Several workers: `python -m tests.benchmarks.scale_out` as root, from the root of the repository.
 
-Each worker has a network namespace and a link of its own. Measures how many renderings a second 1, 2 and 4 of them
-give, and what clients see when one of three is behind a slow link, behind a link that is cut, or killed.
+Each worker has a network namespace and a link of its own. Measures the renders per second of 1, 2 and 4 workers, and
+what clients see when one of three workers is behind a slow link, behind a link that is cut, or killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATIENT = {"timeout_s": 120.0, "retry_s": 60.0}
 
 @dataclass(frozen=True)
 class Throughput:
-    """Renderings per second of so many workers, and what one takes of processors, in the workers and in the client."""
+    """Renders per second of some workers, and the processor time of one render in the workers and in the client."""
 
     workers: int
     per_second: float
@@ -46,7 +46,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happened, and what clients saw."""
+    """A fault, and the calls that clients made meanwhile."""
 
     fault: str
     ok: int
@@ -102,7 +102,7 @@ def _processor_s(workers: list[WorkerProcess]) -> float:
 
 
 def _predicted(measured: Throughput, workers: int) -> float:
-    """Renderings per second by the simulation, from what one takes of processors."""
+    """The simulation's renders per second, from the measured processor times of one render."""
     return measured_machine(workers, measured.worker_ms / 1e3, measured.client_ms / 1e3, CALLERS, len(_cores()))
 
 

@@ -1,4 +1,4 @@
-"""What clients of several workers ask for, and how much of it is answered in a second."""
+"""The calls of several workers' clients, and the rate at which they are answered."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=
 
 
 def scene(seed: int, count: int = 5000) -> Spheres:
-    """Spheres of which a view takes some tens of milliseconds of one thread."""
+    """Spheres whose view takes some tens of milliseconds of one thread."""
     random = np.random.default_rng(seed)
     positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
     return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.05, "f4"))
 
 
 def renders(client: Client, seed: int) -> Callable[[], None]:
-    """A call that draws a stored scene, and looks whether it is right."""
+    """A call that renders a stored scene and checks the image."""
     handle = client.put(scene(seed))
     expected = client.render(handle, CAMERA).color
 
@@ -33,7 +33,7 @@ def renders(client: Client, seed: int) -> Callable[[], None]:
 
 
 def rate(calls: Sequence[Callable[[], None]], seconds: float) -> tuple[int, float]:
-    """How many calls callers made that each call again when they have their reply, and in how many seconds.
+    """The number of calls by callers that repeat theirs as soon as it is answered, and the seconds that they took.
 
     There is a caller for each of `calls`.
     """

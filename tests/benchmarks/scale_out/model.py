@@ -1,4 +1,4 @@
-"""What a cluster gives, on paper and by simulation: `python -m tests.benchmarks.scale_out.model`."""
+"""The throughput of a cluster, by calculation and by simulation: `python -m tests.benchmarks.scale_out.model`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.benchmarks.scale_out.workloads import SCENE_BYTES, VIEW, WORKLOADS, C
 PAGE = Path("docs/scaling.md")
 SIZES = (1, 8, 64, 512)
 ROUNDS = 20
-# What a worker keeps by default, 4 GiB, in scenes of a million Gaussians.
+# Scenes of a million Gaussians that a worker keeps by default, in 4 GiB.
 KEPT_SCENES = int((4 << 30) / SCENE_BYTES)
 CHOICES = ("by hash", "in turns", "at random")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation found: calls per second, the queue that was busiest and its share of the time."""
+    """The results of a simulation: calls per second, the busiest queue, and the share of the time it was busy."""
 
     per_second: float
     busiest: str
@@ -33,7 +33,7 @@ class Outcome:
 def limits(work: Workload, cluster: Cluster) -> dict[str, float]:
     """Calls per second and GPU that each part of a full machine would allow by itself.
 
-    Links carry both ways at once. A call that is alone is sent as fast as the slowest part of its way passes it on.
+    Links carry both directions at once. A single call is sent as fast as the slowest part of its way passes it on.
     """
     wider = max(work.up_bytes, work.down_bytes)
     slowest = min(cluster.process, cluster.worker_link, cluster.trainer_link)
@@ -48,7 +48,7 @@ def limits(work: Workload, cluster: Cluster) -> dict[str, float]:
 
 
 class Machines:
-    """The queues of a cluster of so many GPUs, and as many trainers."""
+    """The queues of a cluster of GPUs, and as many trainers."""
 
     def __init__(self, gpus: int, cluster: Cluster) -> None:
         machines = range(-(-gpus // cluster.per_machine))
@@ -72,14 +72,14 @@ class Machines:
         )
 
     def call(self, who: int, worker: int, work: Workload, sent_before: float = 0.0) -> list[Stage]:
-        """The parts of a call; `sent_before`: bytes of a scene that the worker lacks."""
+        """The stages of a call; `sent_before` are the bytes of a scene that the worker lacks."""
         trip = Stage((), self.cluster.trip_s)
         up = self.transfer(who, worker, work.up_bytes + sent_before, up=True)
         down = self.transfer(who, worker, work.down_bytes, up=False)
         return [trip, up, Stage(((self.devices[worker], work.device_s),)), down]
 
     def busiest(self, elapsed: float) -> tuple[str, float]:
-        """The kind of queue of which the busiest was busy most, and its share of the time."""
+        """The kind of the busiest queue, and the share of the time in which it was busy."""
         links = itertools.chain.from_iterable((*self.worker_links, *self.trainer_links))
         queues = [*self.devices, *self.workers, *self.trainers, *links]
         most = max(queues, key=lambda queue: queue.share(elapsed))
@@ -87,7 +87,7 @@ class Machines:
 
 
 def training(gpus: int, work: Workload, scenes_per_trainer: int, cluster: Cluster | None = None) -> Outcome:
-    """Trainers that make a step of each of their scenes at a time, on the workers that their hashes choose.
+    """Trainers that each make steps of all their scenes at once, on the workers that hashes choose.
 
     With `scenes_per_trainer` 0 each trainer has a worker of its own.
     """
@@ -99,9 +99,9 @@ def training(gpus: int, work: Workload, scenes_per_trainer: int, cluster: Cluste
 
 
 def affinity(gpus: int, scenes: int, choice: str, rounds: int = 60) -> tuple[float, float]:
-    """Views per second, and megabytes of scenes sent for each, after every worker had the time to fill.
+    """Views per second, and megabytes of scenes sent per view, once every worker has had time to fill.
 
-    Each view is of any of the scenes, from any of as many viewers as there are GPUs, two at a time.
+    As many viewers as GPUs each ask for two views at a time, of random scenes.
     """
     machines, any_one = Machines(gpus, Cluster()), random.Random(0)
     memories = [Memory(KEPT_SCENES) for _ in range(gpus)]
@@ -129,7 +129,7 @@ def affinity(gpus: int, scenes: int, choice: str, rounds: int = 60) -> tuple[flo
 
 
 def tables() -> str:
-    """All of it, as it stands in the documents."""
+    """All tables, as in the documentation."""
     cluster = Cluster()
     parts = tuple(limits(WORKLOADS[0], cluster))
     lines = ["| steps / s and GPU | MB per step | " + " | ".join(parts) + " |", "|---" * (len(parts) + 2) + "|"]

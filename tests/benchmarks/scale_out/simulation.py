@@ -1,4 +1,4 @@
-"""A cluster as queues: who waits for what, when every trainer asks again as soon as it has its reply."""
+"""A cluster as queues: who waits for what, if every trainer asks again as soon as it has its reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lumigrad.client.workers.routing import ranked
 
 
 class Queue:
-    """Serves one after the other, in the order in which they come; several at a time if it has several servers."""
+    """Serves in order of arrival, as many at a time as it has servers."""
 
     def __init__(self, name: str, servers: int = 1) -> None:
         self.name = name
@@ -20,42 +20,42 @@ class Queue:
         self._free_at = [0.0] * servers
 
     def take(self, now: float, seconds: float) -> float:
-        """Waits for its turn from `now` on; returns when it has been served."""
+        """Waits from `now` on for its turn; returns the time at which it has been served."""
         end = max(now, heapq.heappop(self._free_at)) + seconds
         heapq.heappush(self._free_at, end)
         self.busy_s += seconds
         return end
 
     def share(self, elapsed: float) -> float:
-        """The share of the time in which it was busy."""
+        """The share of the time in which the queue was busy."""
         return min(self.busy_s / (elapsed * len(self._free_at)), 1.0)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a call: how long it occupies which queues, all at the same time, as chunks of a stream do.
+    """A part of a call: the time for which it occupies queues, all at once, as chunks of a stream do.
 
-    It ends when the last of them is through.
+    It ends when the last queue is done.
     """
 
     parts: tuple[tuple[Queue, float], ...]
-    # For which nobody has to wait for anybody else.
+    # A delay that occupies no queue.
     pause_s: float = 0.0
 
 
-# The parts of the next call of a trainer.
+# Returns the stages of a trainer's next call.
 NextCall = Callable[[int], Sequence[Stage]]
 
 
 def steps_per_second(trainers: int, next_call: NextCall, rounds: int) -> tuple[float, float]:
-    """Runs until each trainer has made so many calls, on average.
+    """Runs until each trainer has made `rounds` calls, on average.
 
     Returns:
-        Calls per second, without the first tenth, in which everything is still empty; and how long all took, seconds.
+        Calls per second, without the first tenth, while the cluster is still filling; and the seconds of all calls.
     """
     calls, finished = trainers * rounds, 0
     begun_at, counted_from = 0.0, calls // 10
-    # When, who, and what is left of the call; numbers keep the order of those of one moment.
+    # Time, order of events at the same time, trainer, and remaining stages of its call.
     events: list[tuple[float, int, int, list[Stage]]] = [(0.0, who, who, []) for who in range(trainers)]
     order = trainers
     now = 0.0
@@ -76,14 +76,14 @@ def steps_per_second(trainers: int, next_call: NextCall, rounds: int) -> tuple[f
 
 
 class Memory:
-    """The scenes that a worker keeps; the least recently used go first."""
+    """The scenes that a worker keeps, an LRU cache."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._scenes: OrderedDict[int, None] = OrderedDict()
 
     def has(self, scene: int) -> bool:
-        """Whether it is there; if not, it is from now on."""
+        """Whether a scene is kept; if not, it is from now on."""
         found = scene in self._scenes
         self._scenes[scene] = None
         self._scenes.move_to_end(scene)
@@ -115,7 +115,7 @@ def measured_machine(workers: int, worker_s: float, client_s: float, callers: in
     where = owners(callers, workers)
 
     def next_call(who: int) -> list[Stage]:
-        # Each takes its process and a core at the same time.
+        # A call occupies its process and a core at the same time.
         process = processes[where[who]]
         return [
             Stage(((client, client_s), (processors, client_s))),

@@ -1,4 +1,4 @@
-"""Calls at a fixed rate, and what became of each."""
+"""Calls at a fixed rate, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from lumigrad.client.errors import Unavailable
 from lumigrad.client.transport import connection
 from support.workers.load import Load
 
-# A call that takes longer than so many medians, and so many seconds, waited for a fault.
+# A call that takes longer than this many medians, and seconds, has waited for a fault.
 _MEDIANS = 5.0
 _LEAST_S = 0.25
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What clients saw from a fault on.
+    """The calls since a fault.
 
     Attributes:
         ok, failed: calls that ended so.
-        repeated: attempts that found no worker, or lost one, and that the client made again by itself.
+        repeated: attempts that found no worker, or lost it, and that the client repeated by itself.
         p50_ms, p99_ms: from when a call was due to its reply.
-        recovered_s: from the fault to the last reply that was late because of it; 0: none was.
+        recovered_s: from the fault to the last reply that was late because of it; 0 if none was.
     """
 
     ok: int
@@ -36,7 +36,7 @@ class Seen:
 
 
 class WatchedCalls:
-    """A load, to be used as a context, whose calls are written down one by one."""
+    """A load, to be used as a context, whose calls are recorded one by one."""
 
     def __init__(self, calls: Sequence[Callable[[], object]], rate: float) -> None:
         self._calls: list[tuple[float, float]] = []
@@ -55,14 +55,14 @@ class WatchedCalls:
         connection.exception_of = self._translate
 
     def during(self, seconds: float, fault: Callable[[], None]) -> Seen:
-        """Makes something happen, and tells what calls saw that were due within so many seconds from then on."""
+        """Makes a fault happen, and reports the calls that were due within `seconds` from then on."""
         usual = self._median(self._calls[-50:])
         before, lost_before = self._load.failed, self._lost_attempts
         began = time.monotonic()
         fault()
         time.sleep(seconds)
         until = time.monotonic()
-        # Calls that are under way belong to it.
+        # Calls that are in progress count too.
         self._load.wait_for_progress(5, seconds=120)
         with self._lock:
             calls = [(start, end) for start, end in self._calls if began <= start < until]
@@ -79,7 +79,7 @@ class WatchedCalls:
         )
 
     def settle(self, calls: int = 60) -> None:
-        """Waits until so many more have been answered."""
+        """Waits until `calls` more calls have been answered."""
         self._load.wait_for_progress(calls, seconds=120)
 
     def _timed(self, call: Callable[[], object]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What one call of a training or a planner moves and takes, and what it moves over: the assumptions of the model."""
+"""The assumptions of the model: the bytes and times of calls of trainings and planners, and the links."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PICTURE_BYTES = 1920 * 1080 * 3 * 4
 
 @dataclass(frozen=True)
 class Workload:
-    """One call, or one step.
+    """A call, or a step.
 
     Attributes:
-        name: for the tables.
-        up_bytes: from the client to the worker.
-        down_bytes: from the worker to the client.
-        device_s: of the worker's device.
+        name: its name in the tables.
+        up_bytes: sent from the client to the worker.
+        down_bytes: sent from the worker to the client.
+        device_s: time of the worker's device.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Workload:
 
     @property
     def bytes(self) -> float:
-        """Both ways."""
+        """The bytes in both directions."""
         return self.up_bytes + self.down_bytes
 
 

@@ -1,1 +1,1 @@
-"""What the service itself costs: `python -m tests.benchmarks.service` from the root of the repository."""
+"""The costs of the service itself: `python -m tests.benchmarks.service` from the root of the repository."""

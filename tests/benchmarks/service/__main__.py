@@ -1,8 +1,8 @@
-"""What the service itself costs: `python -m tests.benchmarks.service` from the root of the repository.
+"""The costs of the service itself: `python -m tests.benchmarks.service` from the root of the repository.
 
-Calls of a worker whose kernels have little to do are made in turns with those of a bare gRPC server, which hands each
-request to one thread and replies with messages of the same sizes. Clients send recorded bytes and look into no reply,
-so that they cost little. The GIL is watched in CPython 3.10 to 3.13 if there are a C compiler and Python's headers.
+Calls of a worker whose kernels have little to do take turns with calls of a bare gRPC server, which hands each request
+to one thread and replies with messages of the same sizes. Clients send recorded bytes and do not parse replies, so that
+they cost little. The GIL is measured in CPython 3.10 to 3.13 if there are a C compiler and Python's headers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A gRPC server that does nothing but hand each request to one thread and take a reply of a given size from it.
+"""A gRPC server that only hands each request to one thread, and gets a reply of a given size from it.
 
-A path names the kind of the method and the sizes of the messages of a reply, such as "/bare.single/2450".
+A path names the kind of the method and the sizes of a reply's messages, such as "/bare.single/2450".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def path_of(kind: str, sizes: Sequence[int]) -> str:
 
 
 class Device:
-    """The thread that all requests go through, one after the other, with the cheapest means that Python has."""
+    """The thread that all requests go through, one after another, by the cheapest means that Python has."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[bytes, Callable[[bytes], None]]] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Client processes that cost little: they send bytes that are there before, and look into no reply."""
+"""Client processes that cost little: they send prepared bytes and do not parse replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 _WARM_UP = 8
 _OPTIONS = ((grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1), ("grpc.use_local_subchannel_pool", 1))
-# As the Python client's.
+# The same size as the Python client's.
 MESSAGE = ((MESSAGE_BYTES, str(LARGEST_MESSAGE_BYTES)),)
 SINGLE = (SINGLE_REPLY, *MESSAGE)
 
@@ -52,7 +52,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of calls took: in all, and each call; seconds."""
+    """The time of one round of calls, and of each call; seconds."""
 
     seconds: float
     times: Sequence[float]
@@ -62,11 +62,11 @@ Call = Callable[[int], None]
 
 
 class Callers:
-    """So many processes, each with channels of its own; use them in a `with` block."""
+    """Processes with channels of their own; use them in a `with` block."""
 
     def __init__(self, count: int, ways: Sequence[Way]) -> None:
-        """Starts them; they call all `ways` a few times."""
-        # They are forked from a process that has imported this module and has called nobody.
+        """Starts the processes, which call all `ways` a few times."""
+        # The processes are forked from a process that has imported this module and has made no call.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         barrier = context.Barrier(count)
@@ -81,7 +81,7 @@ class Callers:
             _receive(pipe)
 
     def round(self, way: int, calls: int) -> Round:
-        """Has each process make so many calls, one after the other, in the way of this index."""
+        """Has each process make `calls` calls, one after another, in the way of this index."""
         start = time.perf_counter()
         for pipe in self._pipes:
             pipe.send((way, calls))
@@ -118,7 +118,7 @@ def _serve(pipe: Connection, barrier: Any, ways: Sequence[Way]) -> None:
             barrier.wait()
             pipe.send(_timed(calls[way], count))
     except EOFError:
-        # The end of gRPC's threads would take longer, and nothing is left to be written.
+        # Ending gRPC's threads would take longer, and nothing is left to be written.
         os._exit(0)
 
 
@@ -156,7 +156,7 @@ def _frames(channel: grpc.Channel, way: Way) -> Call:
 
 
 def _sender(channel: grpc.Channel, way: Way) -> Callable[[bytes], None]:
-    """Makes the next frame of a stream, whose request has these fields, too."""
+    """A function that sends the next frame of a stream, with additional fields in its request."""
     sent: SimpleQueue[bytes | None] = SimpleQueue()
     replies, (first, *others) = channel.stream_stream(way.path)(iter(sent.get, None)), way.requests
     numbers = itertools.count(1)
@@ -191,7 +191,7 @@ def _lane_frames(channel: grpc.Channel, way: Way) -> Call:
 
 
 def _leasing(channel: grpc.Channel, way: Way, ask: Callable[[int, tuple[str, str]], None]) -> Call:
-    """Has `ask` make a call by a lane and a lease, of which it gets key and value; then the lease ends."""
+    """Calls `ask` with the metadata of a new lease of a lane, then releases the lease."""
     from lumigrad.protos.lanes import ToWorker
     from support.calls.raw_calls import RawClient
     from support.calls.raw_lane import RawLane

@@ -1,4 +1,4 @@
-"""What is measured: calls of a worker, and those of the bare server that they are compared with."""
+"""The measured calls of a worker, and the calls of the bare server that they are compared with."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Case:
     """Calls to compare.
 
     Attributes:
-        name: what they are.
-        clients: processes that make them at the same time.
-        calls: of each process in one round.
+        name: what is called.
+        clients: processes that call at the same time.
+        calls: calls of each process in one round.
         ours: how the worker is called.
         bare: how the bare server is called.
         goals: the least ratio of rates, and the largest ones of other figures.
@@ -95,7 +95,7 @@ class Cases:
         ]
 
     def renders(self, size: tuple[int, int], form: int) -> list[bytes]:
-        """Requests of views from several places."""
+        """Requests for views from several places."""
         return [self._render(size, form, view).SerializeToString() for view in range(_VIEWS)]
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class Cases:
         *,
         lane: bool = False,
     ) -> Case:
-        """A stream, whose frames after the first one have nothing but a camera."""
+        """A stream whose frames after the first contain only a camera."""
         renders = [self._render(size, UINT8, view) for view in range(_VIEWS)]
         frames = [render_pb2.FrameRequest(render=renders[0])]
         frames += [render_pb2.FrameRequest(cameras=render.spec.cameras) for render in renders]
@@ -187,7 +187,7 @@ class Cases:
         return Way(kind, self._bare_target, path_of(kind, sizes), requests)
 
     def _sizes(self, path: str, request: bytes) -> list[int]:
-        """The sizes of the worker's messages for a request; one, if it answers with one when asked to."""
+        """The sizes of the worker's messages for a request, which is a single message if the method can send that."""
         channel = self._client.channel
         try:
             return [len(channel.unary_unary(path)(request, metadata=SINGLE, timeout=_SECONDS))]

@@ -1,4 +1,4 @@
-"""Processor time of another process, and how much of it its threads have the GIL for."""
+"""Processor time of another process, and the part of it during which its threads hold the GIL."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("gil_meter.c")
 _FOLDER = "GIL_METER_FOLDER"
-# As in the source: is_on, takes, held_ns, reading_ns.
+# Fields as in the source: is_on, takes, held_ns, reading_ns.
 _SUMS = struct.Struct("=4q")
-# Linux's number of the processor clock of a whole process, its ended threads included.
+# Linux's number for the processor clock of a whole process, including threads that have ended.
 _SCHEDULED = 2
 
 
 class Unknown(Exception):
-    """There is no meter for this interpreter; the text says why."""
+    """No meter exists for this interpreter; the text says why."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a process has spent; nanoseconds. `held` and `takes`: with the GIL, and how often it was taken."""
+    """Nanoseconds of a process; `held` counts those with the GIL, and `takes` how often it was taken."""
 
     processor: float
     held: float = 0.0
@@ -36,13 +36,13 @@ class Spent:
 
 
 class GilMeter:
-    """The library that processes are started with, so that their GIL can be watched."""
+    """A library that is preloaded into processes to measure their GIL."""
 
     def __init__(self, folder: Path) -> None:
-        """Compiles it in `folder` with the headers of this interpreter.
+        """Compiles the library in `folder` with the headers of this interpreter.
 
         Raises:
-            Unknown: There is no compiler, there are no headers, or the interpreter is another one.
+            Unknown: There is no compiler, there are no headers, or the interpreter has no meter.
         """
         self._folder, library = folder, folder / "gil_meter.so"
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class GilMeter:
         """Watches a process that runs with `environment`.
 
         Raises:
-            Unknown: It does not run with the meter.
+            Unknown: The process does not run with the meter.
         """
         path = self._folder / str(pid)
         if not path.exists():
@@ -72,7 +72,7 @@ class GilMeter:
 
 
 class Watch:
-    """Reads the processor time of a process, by its own clock, in nanoseconds."""
+    """Reads the processor time of a process from its clock, in nanoseconds."""
 
     def __init__(self, pid: int) -> None:
         self._clock = (~pid << 3) | _SCHEDULED
@@ -82,11 +82,11 @@ class Watch:
         return Spent(time.clock_gettime_ns(self._clock))
 
     def turn(self, *, on: bool) -> None:
-        """Begins or ends to count what the GIL is held for; this costs a little time of each take and drop."""
+        """Starts or stops counting the time with the GIL, which slows down taking and dropping it a little."""
 
 
 class GilWatch(Watch):
-    """Reads the meter of a process, too; what the meter itself has cost is taken off."""
+    """Also reads the meter of a process, and subtracts the meter's own cost."""
 
     def __init__(self, pid: int, path: Path) -> None:
         super().__init__(pid)
@@ -94,10 +94,10 @@ class GilWatch(Watch):
             self._sums = mmap.mmap(file.fileno(), _SUMS.size)
 
     def spent(self) -> Spent:
-        """The sums up to now; a thread that has the GIL counts once it drops it."""
+        """The sums up to now; a thread that holds the GIL counts once it drops it."""
         _, takes, held, reading = _SUMS.unpack_from(self._sums)
         return Spent(super().spent().processor - 2 * takes * reading, held - takes * reading, takes)
 
     def turn(self, *, on: bool) -> None:
-        """Begins or ends to count."""
+        """Starts or stops counting."""
         struct.pack_into("=q", self._sums, 0, on)

@@ -1,4 +1,4 @@
-"""How long the worker's encoder has the GIL: run as a process of its own, under the meter."""
+"""The time for which the worker's JPEG encoder holds the GIL, measured in a separate process with the meter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUALITY = 90
 
 
 def gil_share(meter: GilMeter, files: int) -> float:
-    """The part of its processor time for which the encoder of JPEG files has the GIL."""
+    """The part of its processor time during which the JPEG encoder holds the GIL."""
     program = [sys.executable, "-m", "tests.benchmarks.service.jpeg_files", str(files)]
     environment = {**os.environ, **meter.environment}
     pipe = subprocess.PIPE

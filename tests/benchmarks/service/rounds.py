@@ -1,4 +1,4 @@
-"""Rounds of calls of the worker and of the bare server in turns, so that what else the machine does strikes both."""
+"""Rounds of calls of the worker and the bare server in turns, so that other work on the machine affects both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.benchmarks.service.servers import Servers
 
 @dataclass(frozen=True)
 class Figures:
-    """What calls of one server took, each; medians of the rounds.
+    """Figures per call of one server; medians of the rounds.
 
     Attributes:
         rate: calls per second of all clients together.
         p50_ms: from request to reply.
         processor_us: of the server's process.
-        gil_us: processor time with the GIL, or None where it is not known.
-        takes: how often the GIL was taken, likewise.
+        gil_us: processor time with the GIL; None if unknown.
+        takes: how often the GIL was taken; None if unknown.
     """
 
     rate: float
@@ -33,7 +33,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Row:
-    """One case: the worker's figures, the bare server's, medians of their ratios, round by round, and their goals."""
+    """A case: the worker's figures, the bare server's, medians of their ratios in each round, and their goals."""
 
     case: str
     ours: Figures
@@ -43,11 +43,11 @@ class Row:
 
 
 def compare(case: Case, servers: Servers, rounds: int) -> Row:
-    """Measures a case in so many rounds."""
+    """Measures a case in `rounds` rounds."""
     found = []
     with Callers(case.clients, (case.ours, case.bare)) as callers:
         for _ in range(rounds):
-            # With the meter the GIL alone is measured: it makes takes dearer.
+            # Only the GIL is measured with the meter, which makes taking it more expensive.
             plain = [_round(case, servers, callers, way) for way in (0, 1)]
             metered = [_round(case, servers, callers, way, metered=True) for way in (0, 1)]
             found.append([_both(*pair) for pair in zip(plain, metered, strict=True)])
@@ -87,7 +87,7 @@ def _median(figures: Sequence[Figures]) -> Figures:
 
 
 def _each(figures: Sequence[Figures], reduce: Callable[[Sequence[float]], float]) -> Figures:
-    """Field by field; None where a value is not known."""
+    """Reduces each field; None if a value is unknown."""
     columns = zip(*(vars(each).values() for each in figures), strict=True)
     reduced: list[Any] = [None if None in column else reduce(column) for column in columns]
     return Figures(*reduced)

@@ -1,4 +1,4 @@
-"""The two processes that are compared: a worker and the bare server."""
+"""The two processes that are compared: the worker and the bare server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 from tests.benchmarks.service.gil_meter import GilMeter, Watch
 
-# The log goes to a file, so that nobody loses time with it.
+# The log goes to a file, so that reading it takes no time here.
 _COMMAND = ("sh", "-c", 'mkdir -p build/bench && exec "$0" serve "$@" 2> build/bench/service.log', LUMIGRAD)
 
 
 @dataclass(frozen=True)
 class Servers:
-    """Both, with what they have spent."""
+    """Both servers, with watches of their time."""
 
     worker: WorkerProcess
     worker_watch: Watch
@@ -27,13 +27,13 @@ class Servers:
 
     @property
     def watches(self) -> tuple[Watch, Watch]:
-        """The worker's and the bare server's."""
+        """The watches of the worker and of the bare server."""
         return self.worker_watch, self.bare_watch
 
 
 @contextmanager
 def servers(meter: GilMeter | None) -> Iterator[Servers]:
-    """Both for the length of a `with` block; without a meter only their processor time is known."""
+    """Both servers for the length of a `with` block; without a meter only their processor time is known."""
     environment = {**os.environ, **(meter.environment if meter else {})}
     watch = meter.watch if meter else Watch
     bare = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The tables of this benchmark, and the goals."""
+"""The benchmark's tables and goals."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAMES = {"rate": "rate", "p50_ms": "p50", "processor_us": "processor time", "gi
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached.
+    """A goal.
 
     Attributes:
-        what: is measured.
+        what: what is measured.
         measured: the figure.
-        goal: the least or the largest that is good.
-        at_least: whether it is the least.
+        goal: the least or the largest good figure.
+        at_least: whether `goal` is the least.
     """
 
     what: str
@@ -29,12 +29,12 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is reached."""
+        """Whether the goal is reached."""
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
 
 def goals(rows: Sequence[Row], client: client_calls.Row, jpeg_share: float | None) -> list[Goal]:
-    """All of them; those of the GIL only where that is known."""
+    """All goals; those of the GIL only where it was measured."""
     found = [
         Goal(f"{row.case}: {_NAMES[name]}", measured, goal, at_least=name == "rate")
         for row in rows
@@ -51,7 +51,7 @@ def goals(rows: Sequence[Row], client: client_calls.Row, jpeg_share: float | Non
 
 
 def tables(rows: Sequence[Row], client: client_calls.Row, reached: Sequence[Goal]) -> str:
-    """All of it as Markdown."""
+    """All tables as Markdown."""
     lines = [
         "| calls | per second | p50, ms | processor, us | with the GIL, us | acquisitions of the GIL |",
         "|---|---|---|---|---|---|",

@@ -140,7 +140,7 @@ SECONDS = st.floats(0.01, 100.0)
 def test_none_is_refused_that_would_have_made_it(
     others: list[tuple[float, float, float]], seconds: float, remaining: float, slower: float
 ) -> None:
-    """This holds whatever waits ahead, and although work may be twice as fast as ever before, or slower."""
+    """Holds whatever waits ahead, and although work may be twice as fast as ever before, or slower."""
     queue = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
     now = 0.0
     for number, (usual, left, factor) in enumerate(others):
@@ -177,7 +177,7 @@ def test_what_may_be_computed_as_one_counts_once() -> None:
 def test_what_runs_counts_as_far_as_it_is_not_done_and_no_longer_than_it_is_wanted() -> None:
     for wanted, refused in ((1000.0, True), (5.0, False)):
         queue = knowing({"mine": 1.0})
-        # These wait before the queue knows how long the kind takes, which would get them refused.
+        # The jobs wait before the queue knows how long the kind takes, which would get them refused.
         for remaining in (1000.0, 1000.0, 1000.0, wanted):
             assert not is_refused(queue, queue.job(kind="dear", remaining=remaining))
         for _ in range(3):

@@ -216,6 +216,6 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
         call.close()
         waiting.join(5)
         assert ended[0].code() == grpc.StatusCode.CANCELLED
-        # This is sooner than the wait for target images would end.
+        # The wait for target images would end later.
         wait_for(process, "lumigrad_account_taken", 0, seconds=5, resource="open_trainings")
         wait_for(process, "lumigrad_calls_in_progress", 0, seconds=5)

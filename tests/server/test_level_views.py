@@ -1,4 +1,4 @@
-"""Views of scenes with levels that end before they draw what they have found."""
+"""Views of scenes with levels of detail, when a view ends before it draws what it has found."""
 
 from __future__ import annotations
 

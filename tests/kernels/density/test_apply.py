@@ -1,4 +1,4 @@
-"""Applied plans: rows are copied bit for bit, children follow the formulas, and their moments start at 0."""
+"""Applied plans: rows are copied bit for bit, children follow the formulas, and moments of new rows are 0."""
 
 from __future__ import annotations
 

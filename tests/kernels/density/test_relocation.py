@@ -23,7 +23,7 @@ def opacities_of(parameters: Parameters) -> torch.Tensor:
 
 
 def assert_shared(found: Parameters, old: Parameters, sources: torch.Tensor, counts: torch.Tensor) -> None:
-    """Checks copies of the old rows `sources`: if a row's count is positive, it is shared, and its moments are 0."""
+    """Checks copies of the old rows `sources`; where counts are positive, they are shared, and their moments are 0."""
     logits, scales = density_relocation.shared(old.tensors["opacities"], old.tensors["scales"], counts, MIN_OPACITY)
     made_over = counts[sources] > 0
     for name, tensor in old.tensors.items():

@@ -128,7 +128,7 @@ def test_gradients_of_colors(per_view: bool, gaussian_engine: Engine) -> None:
 
 
 def test_gradients_where_opacities_shrink(gaussian_engine: Engine) -> None:
-    # The Gaussians are small beside the film's coarse pixels; the expected depth would be cut off where they end.
+    # The Gaussians are small compared with the coarse pixels; the expected depth would be cut off where they end.
     case = smooth("smooth antialiased", cameras=(opencv(19, 23, focal=0.05),), antialiased=True, alpha_min=1e-6)
     names = ("means", "quats", "scales", "opacities")
     check(gaussian_engine, case, names, names, ("color", "alpha", "depth", "inverse_depth"))

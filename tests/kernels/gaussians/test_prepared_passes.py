@@ -228,7 +228,7 @@ def test_gradients_are_those_of_backward(
                 begin = len(HEAD) + place.offset
                 assert made.reply[begin : begin + len(found)] == found, place
             assert made.nonfinite == 0
-        # The package's `backward` takes the state, too.
+        # The package's `backward` also takes the state.
         again = device.backward(kind.state_of(call, cameras), given, wanted)
         for name, gradient in expected.gradients.items():
             assert torch.equal(again.gradients[name], gradient), name

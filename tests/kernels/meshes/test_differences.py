@@ -71,7 +71,7 @@ def assert_slope(name: str, gradient: Doubles, step: Doubles, loss: Callable[[fl
 
 
 def rounded(spheres: Floats, step: Doubles) -> tuple[Floats, Doubles]:
-    """Spheres after a step, and half of what float32 made of the way from minus it to plus it."""
+    """Returns spheres after a step, and half of the float32 way from minus the step to plus the step."""
     after, before = (spheres + step).astype(np.float32), (spheres - step).astype(np.float32)
     return after, (after.astype(np.float64) - before) / 2
 

@@ -16,8 +16,8 @@ from support.spheres import oracle
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)
-# The other library finds sides by one ray, which gives others in files 11 and 12. The two semantics have the same
-# costs where these are static and shallow.
+# Files 11 and 12 are left out, where the other library finds different sides by one ray. The two semantics have the
+# same costs where these are static and shallow.
 ONE_RAY = [path for path in FILES if not path.stem.startswith(("11", "12"))]
 STATIC = [path for path in FILES if "static" in path.stem and not path.stem.startswith("08")]
 DIFFERENCES = [path for path in STATIC if mesh_oracle.load(path).differences is not None]

@@ -65,7 +65,7 @@ def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -
 
 
 # The part of a call's processor time that may pass without a step of another Python thread: 0.01 on a quiet machine; on
-# a busy one the other thread waits for a core, too.
+# a busy one the other thread also waits for a core.
 _MOST = 0.25
 
 

@@ -165,7 +165,7 @@ def test_given_rays_replace_those_of_returns() -> None:
 
 
 def test_small_gaussians_are_hit_where_they_are() -> None:
-    """Distances of opaque Gaussians in the middle of returns."""
+    """The Gaussians are opaque, and in the middle of returns."""
     case = narrowed(CASES["turn"], 0.05)
     count = len(ROWS)
     columns = np.arange(count) * 6

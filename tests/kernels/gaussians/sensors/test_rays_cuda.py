@@ -106,5 +106,5 @@ def test_state_counts_the_rays(emulated_cuda: CudaDevice) -> None:
     given = Gaussians(**case.scene)
     _, state = engine_of(emulated_cuda).forward(given, [case.camera()], Settings(**case.settings), retain=True)
     assert state is not None
-    # Origins and directions of the pixels in all 3 x 3 tiles, each a whole one.
+    # Origins and directions of the pixels in 3 x 3 whole tiles.
     assert 9 * 256 * 24 < state.kept.bytes <= native.device_bytes(0)

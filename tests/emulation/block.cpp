@@ -18,15 +18,15 @@ namespace lumigrad::emulation {
 namespace {
 
 constexpr std::size_t kStack = 128 * 1024;
-// Stacks are not a power of two apart, or their tops would all share a few lines of the cache.
+// The distance of stacks is no power of two, or their tops would share a few lines of the cache.
 constexpr std::size_t kStackStride = kStack + 64 * 17;
-// One more in front, into which the first may overflow.
+// An additional stack in front, into which the first may overflow.
 constexpr std::size_t kStacks = kStackStride * (Block::kMaxThreads + 1);
 constexpr std::uint64_t kCanary = 0x5AFE57ACC0FFEE11;
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kGuardBytes = 1024;
 
-// Behind the part that a launch asked for lies a guard.
+// A guard follows the part that a launch asked for.
 alignas(128) thread_local unsigned char dynamic_shared_memory[Block::kMaxShared + kGuardBytes];
 
 thread_local Block* running_block = nullptr;
@@ -123,12 +123,12 @@ bool Block::run_warp(int warp) {
   while (warps_[warp].ready != 0) {
     progress = true;
     if (order_ == 0) {
-      // The lanes hand over to each other; the last one comes back here.
+      // The lanes hand over to each other; the last lane returns here.
       first_ = warp * 32;
       round_ = warps_[warp].ready;
       resume(next_of_round());
     } else {
-      // One round only, so that other warps come in between; lanes by an odd stride from a random one.
+      // Only one round, so that other warps run in between, with lanes by an odd stride from a random one.
       const auto stride = static_cast<int>(random() % 16 * 2 + 1), first = static_cast<int>(random() % 32);
       const std::uint32_t ready = warps_[warp].ready;
       for (int i = 0; i < 32; ++i) {
@@ -168,7 +168,7 @@ Context& Block::entered(int thread) {
   return self.context;
 }
 
-// Goes on with the next lane of the round, or with the scheduler.
+// Continues with the next lane of the round, or with the scheduler.
 void Block::leave(Thread& self) {
   const bool is_done = self.state == State::done;
   try {
@@ -180,7 +180,7 @@ void Block::leave(Thread& self) {
   }
   came_from_ = &self.context;
   Context& next = round_ == 0 || error_ ? scheduler_ : entered(next_of_round());
-  // Not before the next thread has a stack: this one is still in use.
+  // This stack is in use until the next thread has another.
   if (is_done) free_stacks_.push_back(self.stack);
   switch_context(self.context, next, is_done);
 }
@@ -189,7 +189,7 @@ void Block::finish(int thread) {
   Warp& warp = warps_[thread / 32];
   warp.live &= ~(1u << thread % 32);
   --live_;
-  // Lanes that have returned are not waited for in a warp operation.
+  // A warp operation does not wait for lanes that have returned.
   if (warp.waiting != 0) {
     const int other = thread / 32 * 32 + std::countr_zero(warp.waiting);
     try_complete(thread / 32, threads_[other].request.mask);

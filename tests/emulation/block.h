@@ -1,4 +1,4 @@
-// One block of a running kernel: its threads, what they wait for, and the order in which they take turns.
+// A block of a running kernel: its threads, what they wait for, and the order in which they take turns.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace lumigrad::emulation {
 class Block {
  public:
   static constexpr int kMaxThreads = 1024;
-  // What a block may ask for without being allowed more, as on hardware.
+  // The shared memory that a launch may ask for without an attribute, as on hardware.
   static constexpr std::size_t kMaxShared = 48 * 1024;
 
   Block();
@@ -24,7 +24,7 @@ class Block {
   Block& operator=(const Block&) = delete;
   ~Block();
 
-  // The block that the calling system thread is in. Throws Error outside of a kernel.
+  // The block that the calling system thread runs. Throws Error outside of a kernel.
   static Block& running();
 
   void run(dim3 grid, dim3 block, uint3 place, std::size_t shared_bytes, std::uint64_t order,
@@ -81,7 +81,7 @@ class Block {
   std::exception_ptr error_;
   dim3 shape_{0, 0, 0};
   uint3 place_{};
-  // Who has handed over last; the lanes of the warp at `first_` that are to run in this round.
+  // The context that handed over last; the lanes of the warp at `first_` that still have to run in this round.
   Context* came_from_ = nullptr;
   std::uint32_t round_ = 0;
   int first_ = 0;

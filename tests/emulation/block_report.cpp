@@ -1,4 +1,4 @@
-// What a block says when it cannot go on.
+// The error messages of a block that cannot continue.
 #include <cstdio>
 #include <map>
 

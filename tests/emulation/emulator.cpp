@@ -17,7 +17,7 @@ std::atomic<std::uint64_t> seed{0};
 std::atomic<int> workers{1 << 20};
 std::atomic<bool> stubbed{false};
 
-// The block that this system thread runs, with the stacks that it keeps from one to the next.
+// The block that this system thread runs, which keeps its stacks for the next block.
 Block& block_of_this_thread() {
   static thread_local std::unique_ptr<Block> block = std::make_unique<Block>();
   return *block;

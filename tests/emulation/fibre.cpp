@@ -8,7 +8,7 @@
 #endif
 
 #if defined(__x86_64__)
-// Saves what a called function must preserve, changes stacks, and returns on the other one.
+// Saves the registers that a callee must preserve, switches stacks, and returns on the other stack.
 extern "C" void lumigrad_switch_stack(void** from, void* to);
 asm(R"(
 .text
@@ -39,7 +39,7 @@ namespace lumigrad::emulation {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-// A fibre that was abandoned left marks on its stack.
+// Removes the marks that an abandoned fibre left on its stack.
 void forget(void* bottom, std::size_t size) { __asan_unpoison_memory_region(bottom, size); }
 void leaving(Context& from, const Context& to, bool last) {
   __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.bottom, to.size);
@@ -67,8 +67,8 @@ void prepare(Context& context, void* bottom, std::size_t size, void (*entry)()) 
   context.bottom = bottom;
   context.size = size;
 #if defined(__x86_64__)
-  // The stack as lumigrad_switch_stack leaves it: six registers, then the address to return to; above it a null where
-  // a caller's address would be, which also gives `entry` the alignment it expects.
+  // Lays out the stack as lumigrad_switch_stack leaves it: six registers, then the return address; above it a null in
+  // place of a caller's address, which also gives `entry` the alignment it expects.
   auto top = (reinterpret_cast<std::uintptr_t>(bottom) + size) & ~std::uintptr_t{15};
   auto** slot = reinterpret_cast<void**>(top);
   *--slot = nullptr;

@@ -1,4 +1,4 @@
-// Fibres: functions with a stack of their own that hand over to each other within one system thread.
+// Fibres: functions with stacks of their own that hand over to each other within a system thread.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace lumigrad::emulation {
 
-// A place to continue from: of a fibre that has handed over, or of the scheduler while a fibre runs.
+// A point to continue from, in a fibre that has handed over, or in the scheduler while a fibre runs.
 struct Context {
 #if defined(__x86_64__)
   void* stack_pointer = nullptr;
 #else
   ucontext_t machine;
 #endif
-  // What AddressSanitizer has to know about the stack that is switched to.
+  // Data that AddressSanitizer needs about the stack to switch to.
   void* fake_stack = nullptr;
   const void* bottom = nullptr;
   std::size_t size = 0;
@@ -28,7 +28,7 @@ void prepare(Context& context, void* bottom, std::size_t size, void (*entry)());
 // Continues at `to`; returns when something switches back to `from`. `last` says that `from` will never be continued.
 void switch_context(Context& from, Context& to, bool last = false);
 
-// The first thing a fibre does: completes the switch that started it.
+// Completes the switch that started a fibre, as the first thing that it does.
 void arrived(Context& self, Context& came_from);
 
 }  // namespace lumigrad::emulation

@@ -16,7 +16,7 @@
 #include "streams.h"
 
 struct EmulatedEvent {
-  // The last one; null if there was none.
+  // The last recording; null if there was none.
   std::shared_ptr<lumigrad::emulation::Recording> recording;
 };
 
@@ -29,7 +29,7 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xA5;
 
-// In front of each block; as long as the alignment, so that the block behind it is aligned.
+// Precedes each block; as large as the alignment, so that the block behind it is aligned.
 struct alignas(kAlignment) Header {
   std::size_t bytes;
 };
@@ -38,7 +38,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 std::atomic<int> failing{0};
 std::atomic<std::size_t> allocated{0};
 
-// Registered memory: its begin and its end.
+// The begin and end of registered memory.
 std::mutex registered_mutex;
 std::map<const char*, const char*> registered;
 
@@ -148,7 +148,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event == nullptr) return answer(cudaErrorInvalidResourceHandle);
-  // An event that was never recorded is not waited for.
+  // An event that was never recorded needs no wait.
   if (event->recording) emulation::queue_wait(stream, event->recording);
   return cudaSuccess;
 }
@@ -163,7 +163,7 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   if (memory == nullptr) return answer(cudaErrorMemoryAllocation);
   auto* header = new (memory) Header{bytes};
   auto* data = reinterpret_cast<unsigned char*>(header + 1);
-  // As undefined as memory can be: NaN as float, -1 as int.
+  // Stands for undefined memory: NaN as float, -1 as int.
   std::memset(data, emulation::is_stubbed() ? 0 : 0xFF, bytes);
   std::memset(data + bytes, kGuard, kGuardBytes);
   allocated += bytes;
@@ -173,7 +173,7 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
 
 cudaError_t cudaFree(void* block) {
   if (block == nullptr) return cudaSuccess;
-  // As on a device, which waits for all of its work first.
+  // Waits for all of the device's work first, as CUDA does.
   emulation::run_all_streams();
   Header* header = static_cast<Header*>(block) - 1;
   const auto* guard = static_cast<unsigned char*>(block) + header->bytes;

@@ -1,4 +1,4 @@
-// The host's stand-in for sorting and summing with CUB.
+// The host's stand-in for sorts and sums with CUB.
 #include "common/cuda/sort.h"
 
 #include <algorithm>

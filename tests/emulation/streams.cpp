@@ -16,20 +16,20 @@ namespace {
 
 struct Item {
   Work work;
-  // Not null: nothing happens before it is done.
+  // The item waits for this recording, if not null.
   std::shared_ptr<Recording> awaited;
-  // Host memory that the work uses.
+  // The host memory that the work uses.
   const char* host = nullptr;
   std::size_t bytes = 0;
 };
 
 struct State {
-  // Held while work runs, too: one thread of the host at a time.
+  // Also held while work runs: one thread of the host at a time.
   std::recursive_mutex mutex;
   std::map<cudaStream_t, std::deque<Item>> queues;
 };
 
-// Never destroyed: tensors may free memory while the interpreter is shutting down.
+// Never destroyed, since tensors may free memory while the interpreter is shutting down.
 State& state() {
   static State* instance = new State;
   return *instance;
@@ -51,7 +51,7 @@ std::size_t queued() {
   return items;
 }
 
-// Runs something; counts it if the device has work to do before, and if it has no work left then.
+// Runs a wait; counts it if it ran any work, and counts it as idle if no work is left.
 template <class Run>
 void wait(const Run& run) {
   const std::size_t before = queued();
@@ -63,7 +63,7 @@ void wait(const Run& run) {
 
 void run_first(std::deque<Item>& queue);
 
-// Runs the streams that the recordings are on, as far as needed.
+// Runs the streams as far as the recording requires.
 void reach(const Recording& recording) {
   std::deque<Item>& queue = state().queues[recording.stream];
   while (!recording.done && !queue.empty()) run_first(queue);
@@ -76,7 +76,7 @@ void run_first(std::deque<Item>& queue) {
   try {
     if (item.work) item.work();
   } catch (...) {
-    // As on a device, nothing works after a kernel has failed; the next test begins anew.
+    // Nothing works after a kernel has failed, as on a device; the next test begins anew.
     for (auto& [stream, rest] : state().queues) rest.clear();
     throw;
   }
@@ -99,7 +99,7 @@ bool is_deferred() { return deferred.load(); }
 
 void set_deferred(bool value) {
   run_all_streams();
-  // What is freed is overwritten, so that work which still refers to it reads something else.
+  // Freed memory is overwritten, so that work which still refers to it reads other values.
   mallopt(M_PERTURB, value ? 0x5A : 0);
   deferred.store(value);
 }
@@ -126,7 +126,7 @@ void queue_copy(cudaStream_t stream, void* to, const void* from, std::size_t byt
   ++operations;
   Work work = [=] { std::memcpy(to, from, bytes); };
   if (!is_deferred()) return work();
-  // Nobody may rely on what is there before the copy is done.
+  // The target is undefined until the copy is done.
   if (kind == cudaMemcpyDeviceToHost) std::memset(to, 0xFF, bytes);
   const void* host = kind == cudaMemcpyDeviceToHost ? to : kind == cudaMemcpyHostToDevice ? from : nullptr;
   put(stream, {std::move(work), nullptr, static_cast<const char*>(host), bytes});

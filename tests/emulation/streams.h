@@ -1,6 +1,6 @@
-// What is queued on the streams of the emulated device. By default work runs when it is queued. Deferred, it runs as
-// late as CUDA may run it: when the host waits for it, and then only what was waited for, so that whoever reads a
-// result too early, reuses a source too early or lacks an event between streams gets other results.
+// The work queued on the streams of the emulated device. By default work runs when it is queued. Deferred work runs as
+// late as CUDA may run it: when the host waits for it, and then only what was waited for. Code that reads a result or
+// reuses a source too early, or lacks an event between streams, then gets other results.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace lumigrad::emulation {
 
-// One recording of an event. Its time is set when the stream gets there.
+// A recording of an event. Its time is set when the stream gets there.
 struct Recording {
   cudaStream_t stream = nullptr;
   std::chrono::steady_clock::time_point time;
@@ -20,25 +20,26 @@ struct Recording {
 
 using Work = std::function<void()>;
 
-// Queues work, or runs it now. Throws what the work throws: Errors of kernels.
+// Queues work, or runs it now. Throws the work's exceptions: Errors of kernels.
 void queue_work(cudaStream_t stream, Work work);
 std::shared_ptr<Recording> queue_recording(cudaStream_t stream);
 // The stream's later work waits until `recording` is done.
 void queue_wait(cudaStream_t stream, std::shared_ptr<Recording> recording);
-// Deferred, host memory that is to be written is undefined until then, and host memory that is read must stay as it is.
+// If deferred, host memory to be written is undefined until the copy is done, and host memory to be read must not
+// change.
 void queue_copy(cudaStream_t stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 // Throws Error if queued work uses host memory in [block, block + bytes).
 void check_unused(const void* block, std::size_t bytes);
 
-// How many kernels, sorts, sums, copies and fillings were queued since the last call; not recordings.
+// Returns the number of kernels, sorts, sums, copies and fills, but not recordings, queued since the last call.
 int take_operations();
 
 bool is_deferred();
 void run_stream(cudaStream_t stream);
-// Not what was queued on its stream after it.
+// Runs the work up to the recording, but not what was queued on its stream after it.
 void run_until(const Recording& recording);
 void run_all_streams();
-// How often the host has waited for work, since this was last asked.
+// Returns how often the host has waited for work since the last call.
 int take_waits();
 
 }  // namespace lumigrad::emulation

@@ -6,8 +6,8 @@
 namespace lumigrad::emulation {
 namespace {
 
-// The lane that `lane` reads from, or `lane` itself where CUDA defines that a read beyond the segment gives back the
-// caller's own value.
+// The lane that `lane` reads from; `lane` itself where CUDA defines that a read beyond the segment returns the caller's
+// own value.
 int source_lane(const Request& request, int lane) {
   // Widths are powers of two.
   const int first = lane & ~(request.width - 1);
@@ -59,7 +59,7 @@ std::uint32_t reduced(Operation operation, std::uint32_t a, std::uint32_t b) {
   }
 }
 
-// Operations whose result is the same for all lanes.
+// Computes the result of operations that give all lanes the same.
 std::uint64_t common(const Request* const (&requests)[32], std::uint32_t lanes) {
   const Operation operation = requests[std::countr_zero(lanes)]->operation;
   std::uint32_t votes = 0;

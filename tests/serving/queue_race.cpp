@@ -1,5 +1,6 @@
 // Threads of calls, of the device and of the watchdog use one queue at the same time: `make sanitize-threads` runs this
-// under ThreadSanitizer. It ends with 1, and says why, if a job is lost, ends twice or runs beside one of another kind.
+// under ThreadSanitizer. It ends with 1, and a message, if a job is lost, ends twice or runs beside a job of another
+// kind.
 #include <unistd.h>
 
 #include <atomic>
@@ -28,7 +29,7 @@ void require(bool holds, const char* what) {
   std::exit(1);
 }
 
-// While it lives, a batch runs.
+// A batch runs during its lifetime.
 class Alone {
  public:
   Alone() { require(++running == 1, "one batch at a time"); }
@@ -77,7 +78,7 @@ Demand demand_of(std::mt19937& random) {
   return demand;
 }
 
-// One job after the other, of which another thread cancels some.
+// Makes one job after another, some of which another thread cancels.
 void call(Queue& queue, int number) {
   std::mt19937 random(number);
   for (int i = 0; i < kJobs; ++i) {
@@ -90,7 +91,7 @@ void call(Queue& queue, int number) {
     if (canceller.joinable()) canceller.join();
     require(outcome != Outcome::kPending && outcome == job->outcome, "an outcome that stays");
     if (outcome == Outcome::kClosed) return;
-    // The device's thread may be at work on a job whose device is lost.
+    // The device's thread may still run a job whose device is lost.
     if (!native || outcome == Outcome::kLost) continue;
     require(native->runs <= 1, "a job that runs once");
     if (outcome == Outcome::kDone) require(native->runs == 1, "a job that has run");
@@ -98,7 +99,7 @@ void call(Queue& queue, int number) {
   }
 }
 
-// The device's thread: some jobs of Python leave work to the device.
+// The device's thread; some jobs of Python leave work to the device.
 void serve(Queue& queue) {
   std::mt19937 random(99);
   for (;;) {
@@ -119,7 +120,7 @@ void serve(Queue& queue) {
   }
 }
 
-// Plays until all calls have ended, or until the queue is closed or the device lost among them.
+// Plays until all calls have ended; closes the queue and loses the device during the calls if `is_closed_early`.
 void play(bool is_closed_early) {
   Queue queue({12, 6, 2});
   std::thread device([&] { serve(queue); });
@@ -152,7 +153,7 @@ void play(bool is_closed_early) {
 }  // namespace
 
 int main() {
-  // Who waits for ever is told, too.
+  // Ends the program if a thread waits forever.
   alarm(120);
   for (const bool is_closed_early : {false, true}) {
     play(is_closed_early);

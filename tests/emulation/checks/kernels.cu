@@ -1,4 +1,4 @@
-// Small kernels that use what the emulation offers, correctly and incorrectly.
+// Small kernels that use the emulation's features, correctly and incorrectly.
 #include "checks/kernels.h"
 #include "common/cuda/primitives.cuh"
 
@@ -83,7 +83,7 @@ __global__ void atomic_kernel(int* ints, unsigned long long* wide, float* real, 
   atomicAdd(precise, 0.25);
 }
 
-// Reads what another warp writes, without a barrier between.
+// Reads what another warp writes, without a barrier in between.
 __global__ void race_kernel(int* out) {
   __shared__ SharedArray<int, kThreads> values;
   const int thread = static_cast<int>(threadIdx.x);

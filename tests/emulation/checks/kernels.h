@@ -1,4 +1,4 @@
-// Runs the small kernels; each function waits for nothing and checks nothing.
+// Runs the small kernels; the functions neither wait nor check anything.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ void undefined(float* out, bool write);
 void large_frame(int* out);
 void shape(unsigned grid, unsigned block, std::size_t shared);
 
-// checks/streams.cu: what is written or counted, rightly or with a fault.
+// checks/streams.cu: work on streams that is correct if `right`, and otherwise has a fault.
 int copy_twice_from_one_place(bool right);
 int read_count(bool right);
 int free_during_copy(bool right);
 int read_from_other_stream(bool right);
 int give_back_to_other_stream(bool right);
 int pass_local_array(bool right);
-// Inverse, inverse square root and 2^-x of `count` values, at most 128, one after the other.
+// Inverse, inverse square root and 2^-x of `count` values, at most 128, one result array after another.
 void approximate(const float* values, int count, float* out);
 
 }  // namespace lumigrad::checks

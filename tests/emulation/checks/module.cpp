@@ -30,7 +30,7 @@ void sort_pairs(Array<Word> keys, Array<Word> values, Array<Word> keys_out, Arra
                        begin, end, nullptr);
 }
 
-// Takes blocks of these sizes and gives them back.
+// Allocates blocks of these sizes and frees them.
 void use_memory(const std::vector<std::size_t>& sizes) {
   std::vector<lumigrad::DeviceBuffer<char>> buffers;
   for (std::size_t size : sizes) buffers.emplace_back(size, nullptr);

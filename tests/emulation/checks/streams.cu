@@ -1,4 +1,4 @@
-// Work on streams that is queued correctly, and with one fault each: `right` leaves the fault out.
+// Work that is queued on streams correctly if `right`, and otherwise with a fault.
 #include <optional>
 
 #include "checks/kernels.h"
@@ -28,7 +28,7 @@ __global__ void approximate_kernel(const float* values, int count, float* out) {
 
 cudaStream_t stream(std::uintptr_t number) { return reinterpret_cast<cudaStream_t>(number); }
 
-// Host memory that the device can reach.
+// Pinned host memory.
 struct Pinned {
   int* values = nullptr;
   explicit Pinned(std::size_t count) { check(cudaMallocHost(&values, count * sizeof(int)), "allocating host memory"); }
@@ -45,7 +45,7 @@ int on_host(const int* value) {
 
 }  // namespace
 
-// 1 and 2 by the same buffer of the host: 12. The second must not be written before the first has been copied.
+// Copies 1 and 2 through one host buffer; returns 12. The second value must not be written before the first is copied.
 int copy_twice_from_one_place(bool right) {
   const DeviceBuffer<int> to(2, nullptr);
   DeviceStaging staging;
@@ -62,7 +62,7 @@ int copy_twice_from_one_place(bool right) {
   return 10 * on_host(to.data()) + on_host(to.data() + 1);
 }
 
-// What a kernel has counted: 7. It must not be read before the host has waited for it.
+// Returns a kernel's count, 7, which must not be read before the host has waited for it.
 int read_count(bool right) {
   const DeviceBuffer<int> count(1, nullptr);
   const Pinned place(1);
@@ -75,7 +75,7 @@ int read_count(bool right) {
   return read;
 }
 
-// 5, copied from host memory that must not be freed before the copy is done.
+// Returns 5, copied from host memory that must not be freed before the copy is done.
 int free_during_copy(bool right) {
   const DeviceBuffer<int> to(1, nullptr);
   std::optional<Pinned> place(1);
@@ -86,7 +86,7 @@ int free_during_copy(bool right) {
   return on_host(to.data());
 }
 
-// 3, written on one stream and read on another, which must wait for an event.
+// Returns 3, written on one stream and read on another stream, which must wait for an event.
 int read_from_other_stream(bool right) {
   const DeviceBuffer<int> from(1, stream(1)), to(1, stream(2));
   check(cudaMemsetAsync(from.data(), 0, sizeof(int), stream(1)), "clearing");
@@ -102,7 +102,7 @@ int read_from_other_stream(bool right) {
   return on_host(to.data());
 }
 
-// 4, read on stream 2 from a block of stream 1, which must not be given back before.
+// Returns 4, read on stream 2 from a block of stream 1 that must not be released before.
 int give_back_to_other_stream(bool right) {
   const DeviceBuffer<int> to(1, stream(2));
   {
@@ -119,8 +119,8 @@ int give_back_to_other_stream(bool right) {
   return on_host(to.data());
 }
 
-// 10, the sum of an array that is local to the host's function: copied by DeviceStaging, or by an address that is not
-// the device's and whose memory has changed by the time that the kernel runs.
+// Returns 10, the sum of an array that is local to this function: DeviceStaging copies it, or the kernel gets its host
+// address, where the values have changed by the time that it runs.
 int pass_local_array(bool right) {
   const DeviceBuffer<int> sum(1, nullptr), copies(4, nullptr);
   DeviceStaging staging;

@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name: numbers of 16 bits, and their conversions.
+// Stands in for CUDA's header of this name: 16-bit floats and their conversions.
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@ struct __half {
   uint16_t bits;
 };
 
-// Rounded to nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline __half __float2half_rn(float value) {
   const uint32_t all = std::bit_cast<uint32_t>(value), sign = all >> 16 & 0x8000u, magnitude = all & 0x7FFFFFFFu;
   const float size = std::bit_cast<float>(magnitude);

@@ -1,10 +1,10 @@
-// Atomic operations; blocks run at the same time on several system threads, so these are real ones.
+// Atomic operations, which are real ones, since blocks run at the same time on several system threads.
 #pragma once
 
 #include <atomic>
 #include <type_traits>
 
-// The second argument takes part in no deduction, so that literals convert as they do in CUDA.
+// The second argument is not deduced, so that literals convert as they do in CUDA.
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
   return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// What a thread of a kernel knows of its block and does together with it.
+// A thread's indices in its block and grid, and the operations that threads carry out together.
 #pragma once
 
 #include <bit>
@@ -38,7 +38,7 @@ T from_bits(std::uint64_t bits) {
 
 }  // namespace lumigrad::emulation
 
-// Macros and default arguments alike would do; default arguments keep the names ordinary functions.
+// Default arguments, unlike macros, keep the names ordinary functions.
 using EmulationSite = lumigrad::emulation::Site;
 
 inline void __syncthreads(EmulationSite site = EmulationSite::current()) {

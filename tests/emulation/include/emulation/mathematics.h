@@ -1,4 +1,4 @@
-// CUDA's mathematical and bit functions. Those that CUDA shares with C (sqrtf, fmaf, …) come from there.
+// CUDA's mathematical and bit functions, except those that CUDA shares with C (sqrtf, fmaf, …).
 #pragma once
 
 #include <math.h>
@@ -13,11 +13,11 @@ inline float __uint_as_float(unsigned value) { return std::bit_cast<float>(value
 
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline int __popcll(unsigned long long value) { return std::popcount(value); }
-// One more than the place of the lowest bit that is set, 0 where none is.
+// One more than the position of the lowest set bit; 0 if no bit is set.
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
 
-// Read-only loads are loads.
+// Read-only loads are ordinary loads.
 template <class T>
 T __ldg(const T* address) {
   return *address;
@@ -36,6 +36,6 @@ inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __saturatef(float value) { return fminf(fmaxf(value, 0.0f), 1.0f); }
 inline int __float2int_rz(float value) { return static_cast<int>(value); }
-// Rounded once each, never fused.
+// Each operation is rounded once, and never fused.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }

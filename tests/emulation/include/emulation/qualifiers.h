@@ -1,7 +1,7 @@
 // CUDA's qualifiers for functions and variables.
 #pragma once
 
-// Uses __noinline__ as a word, which is a macro below.
+// Included first, since it uses the word __noinline__, which is a macro below.
 #include <memory>
 
 #define __global__
@@ -14,5 +14,5 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// A block runs on one system thread from its first thread to its last, and no other block does meanwhile.
+// A system thread runs a block from its first thread to its last, and no other block meanwhile.
 #define __shared__ constinit thread_local

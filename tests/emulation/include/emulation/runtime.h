@@ -61,12 +61,12 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 
-// Blocks are followed by a guard, which is looked at when they are freed.
+// Blocks are followed by a guard, which is checked when they are freed.
 cudaError_t cudaMalloc(void** block, std::size_t bytes);
 cudaError_t cudaFree(void* block);
 cudaError_t cudaMallocHost(void** block, std::size_t bytes);
 cudaError_t cudaFreeHost(void* block);
-// Registers memory that no registered memory overlaps.
+// Registers memory that does not overlap registered memory.
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* memory);
 cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total);
@@ -83,15 +83,15 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 
 namespace lumigrad::emulation {
 
-// Runs `body` for every thread of the grid; answers what the hardware's limits say about the shape.
+// Runs `body` for every thread of the grid; returns an error if the shape exceeds the hardware's limits.
 cudaError_t launch_grid(const cudaLaunchConfig_t& config, std::function<void()> body);
 
-// Whether work on streams is deferred until the host waits for it; runs what is queued.
+// Sets whether work on streams is deferred until the host waits for it; runs the queued work.
 void set_deferred(bool deferred);
-// How often the host has waited, since this was last asked, until the device had nothing left to do.
+// Returns how often, since the last call, the host has waited until the device had nothing left to do.
 int take_idle_waits();
 
-// Makes the next `count` allocations of device memory fail, to test what happens then.
+// Makes the next `count` allocations of device memory fail, for tests.
 void fail_allocations(int count);
 // Device memory in use, in bytes.
 std::size_t allocated_bytes();

@@ -1,4 +1,4 @@
-// The index of a shared array, with the place in the source that it comes from.
+// The index of a shared array, with its place in the source.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// CUDA's small vectors, as far as kernels use them.
+// CUDA's small vector types that kernels use.
 #pragma once
 
 struct uint3 {

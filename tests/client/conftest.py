@@ -67,7 +67,7 @@ def render(worker_process: WorkerProcess, scene: Path) -> Callable[..., subproce
 def query(
     worker_process: WorkerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Query:
-    """Runs the command, in this process, in a folder with a box; a missing --spheres is spheres.npy."""
+    """Runs `lumigrad query` in this process, in a folder with a box; --spheres is spheres.npy by default."""
     monkeypatch.chdir(tmp_path)
     shape = box(SIZE)
     Mesh(shape.vertices, shape.faces).save(tmp_path / "box.obj")

@@ -63,7 +63,7 @@ def test_results_are_those_of_a_worker(client: Client, workers: list[WorkerProce
 
 
 def test_large_payloads_pass_both_ways_and_lanes_give_way_to_the_stream(client: Client) -> None:
-    # 25 MB down, 25 MB up; and 17 MB up that are a scene.
+    # 25 MB down, 25 MB up, and a scene of 17 MB up.
     scene = client.put(spheres(2, count=600_000))
     assert scene.nbytes > 16 << 20
     small = client.put(spheres(2))

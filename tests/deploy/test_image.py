@@ -34,7 +34,7 @@ SECONDS = 60
 KEPT = ROOT / "build" / "debian"
 # debian:bookworm-slim is this, without its documents.
 DEBIAN = ("--variant=minbase", "--include=ca-certificates", "bookworm")
-# How this machine reaches the network.
+# The files by which this machine reaches the network.
 MACHINE = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 
 

@@ -1,4 +1,4 @@
-"""Every query of the dashboard, the rules and the alerts, asked of a real Prometheus that reads a real worker."""
+"""Every query of the dashboard, the rules and the alerts, asked of a real Prometheus that scrapes a real worker."""
 
 from __future__ import annotations
 

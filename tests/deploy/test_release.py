@@ -34,7 +34,7 @@ def test_the_command_the_worker_and_its_metrics_tell_the_same_version() -> None:
 
 def test_the_changelog_and_the_chart_know_the_version() -> None:
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    # The section of a version is written while the version is not released yet.
+    # A version's section is written before the version is released.
     assert VERSION in headings[:2]
     assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == VERSION
 

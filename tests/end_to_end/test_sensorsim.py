@@ -153,7 +153,7 @@ def same(one: np.ndarray, other: np.ndarray, most: int = 1) -> None:
 
 
 def recorded(place: Street, time_us: int) -> np.ndarray:
-    """[4, 4] the car's recorded pose, on a straight line and by scipy's slerp."""
+    """The car's recorded pose [4, 4], interpolated on a straight line and by scipy's slerp."""
     track = place.manifest["tracks"][0]
     times, poses = np.array(track["timestamps_us"]), np.array(track["poses"], float)
     matrix = np.eye(4)
@@ -268,7 +268,7 @@ def test_tracks_move_while_rows_are_exposed(
     spec = camera_spec(FRONT, shutter_type=SHUTTERS[shutter])
 
     def shown(camera: Any, car: Any) -> np.ndarray:
-        # Behind the rig is nothing but the car.
+        # Only the car is behind the rig.
         poses = {"at": pose((0, 0, 1.5), back), "end": pose(camera, back)}
         request = frame(FRONT, camera_intrinsics=spec, dynamic_objects=[moved("car", pose((-7, 0, 1.5)), car)], **poses)
         picture = levels_of(simulator.call("render_rgb", request).image_bytes)

@@ -105,7 +105,7 @@ def test_a_trajectory_has_a_slider_of_its_own(
 
 
 def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, at_least: int) -> int:
-    """The red pixels of a robot that collides, in a scene at rest; waits until there are `at_least` so many."""
+    """The number of red pixels of a colliding robot in a scene at rest; waits until it is `at_least` or more."""
     with opened(options(target, *arguments, "--joints", "0.8,0.1")) as viewer:
         page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         page.get_by_text("spheres collide").wait_for(timeout=120_000)

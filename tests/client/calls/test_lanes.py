@@ -241,7 +241,7 @@ def test_replies_below_the_limit_of_grpc_are_single_where_the_worker_sends_such(
             note = lambda *a, real=real, name=name, **k: (asked.append(name), real(*a, **k))[1]  # noqa: E731
             monkeypatch.setattr(member.render.Render, name, note)
         expected = client.render(handle, CAMERA)
-        # An earlier worker does not announce the limit.
+        # An earlier worker does not know the limit that the client announces.
         monkeypatch.setattr("lumigrad.client.transport.connection._MESSAGE_BYTES", ("unknown", "1"))
         assert np.array_equal(client.render(handle, CAMERA).color, expected.color)
         assert asked == ["once", "once", "single"]

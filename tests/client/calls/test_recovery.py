@@ -1,4 +1,4 @@
-"""Lost forward states, scenes and whole workers are replaced without the caller's noticing."""
+"""Lost forward states, scenes and whole workers are replaced without the caller noticing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lumigrad bench` on a real worker: every line is there, adds up, and nothing stays behind."""
+"""`lumigrad bench` on a real worker: every line is there and adds up, and nothing stays behind."""
 
 from __future__ import annotations
 

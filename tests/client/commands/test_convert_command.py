@@ -1,4 +1,4 @@
-"""`lumigrad convert`: what one format holds is written in another."""
+"""`lumigrad convert` writes the content of one format in another."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 
 
 def at(*rows: tuple[float, ...]) -> torch.Tensor:
-    """(1, 1, n, 4)."""
+    """Spheres (1, 1, n, 4)."""
     return torch.tensor([[list(rows)]])
 
 

@@ -40,7 +40,7 @@ def scene(batch: tuple[int, ...] = (), views: int = 2, count: int = 0, dimension
     }
 
 
-# Sizes after [.., C, N] of what `meta` has for each Gaussian.
+# Sizes, after [.., C, N], of the values that `meta` has for each Gaussian.
 PER_GAUSSIAN = {"means2d": (2,), "radii": (2,), "depths": (), "opacities": (), "tiles_per_gauss": ()}
 
 OPTIONS: list[dict[str, Any]] = [

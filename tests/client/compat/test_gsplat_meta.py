@@ -1,4 +1,4 @@
-"""gsplat's `meta` on a worker: read late, after changes, never; gradients through it; and the bytes that travel."""
+"""gsplat's `meta` on a worker: read late, after changes or never; gradients through it; and the bytes that travel."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def scene(
 
 
 def covariances(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """[.., N, 3, 3]."""
+    """Covariances [.., N, 3, 3]."""
     axes = rotations(tensors["quats"]) * tensors["scales"][..., None, :]
     return axes @ axes.mT
 

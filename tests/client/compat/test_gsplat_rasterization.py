@@ -1,4 +1,4 @@
-"""gsplat's function on a worker: shapes, the dictionary, and the gradients that strategies of densification read."""
+"""gsplat's function on a worker: shapes, the dictionary, and the gradients that densification strategies read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extra signals beside colours, and gsplat's wrapper of the rasterizer of the 3DGS paper, on a worker."""
+"""Extra signals besides colours, and gsplat's wrapper of the rasterizer of the 3DGS paper, on a worker."""
 
 from __future__ import annotations
 

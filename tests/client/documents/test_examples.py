@@ -73,7 +73,7 @@ def test_git_ignores_what_the_readme_and_the_tutorials_write(tmp_path: Path):
     written |= set(re.findall(r'(?:write_\w+|savefig|np\.save|Path)\("([\w.]+)"', text))
     assert len(written) > 12
     written |= {"fitted.fit", "fitted.view.json"}
-    # A folder is ignored with what is in it.
+    # A folder is ignored together with its files.
     names = [f"{name}/x" if name == "vase" else name for name in sorted(written)]
     # The test makes a repository of its own, since the tests also run on sources without a history.
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)

@@ -20,7 +20,7 @@ from support.files.documents import ROOT, blocks_of
 from support.workers.worker import worker
 
 PAGE = ROOT / "docs" / "other_languages.md"
-# Sources of Go packages that Debian has.
+# Debian's sources of Go packages.
 GO_PACKAGES = Path("/usr/share/gocode")
 
 

@@ -127,7 +127,7 @@ def test_diagrams_have_the_colours_of_their_page(site: Path, page: Any, scheme: 
         ink = shown.locator("text").first.evaluate("e => getComputedStyle(e).fill")
         brightness = sum(map(int, re.findall(r"\d+", ink)[:3])) / 3
         assert brightness > 180 if scheme == "dark" else brightness < 80, ink
-        # No text leaves its drawing, and the small ones can be read.
+        # No text leaves its drawing, and small texts can be read.
         for width in (1400, 390):
             page.set_viewport_size({"width": width, "height": 900})
             assert shown.evaluate(INSIDE), name

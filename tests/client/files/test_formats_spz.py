@@ -82,7 +82,7 @@ def test_spz_axes_that_an_extension_names(tmp_path, number, signs):
     extensions = struct.pack("<II3s", 0x12340001, 3, b"abc") + struct.pack("<III", 0xADBE0003, 4, number)
     struct.pack_into("<I", content, 16, 32 + len(extensions))
     (tmp_path / "other.spz").write_bytes(content[:32] + extensions + content[32:])
-    # The stored numbers are those of right, up, back.
+    # The stored numbers are in right, up, back.
     expected = made.means * (1, -1, -1) * signs
     np.testing.assert_allclose(Gaussians.load(tmp_path / "other.spz").means, expected, atol=2e-4)
 

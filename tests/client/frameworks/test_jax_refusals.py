@@ -1,4 +1,4 @@
-"""The JAX functions given what they cannot compute."""
+"""Refusals of the JAX functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REFUSED = [
 ]
 
 
-# Refusals of values, which only the call itself sees.
+# Refusals that depend on values, which only the call itself sees.
 LATE = [
     (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1))), r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
     (

@@ -141,7 +141,7 @@ def test_poses_take_the_place_of_the_worlds_own(client):
 
 
 def matrices_of(poses: torch.Tensor) -> torch.Tensor:
-    """[I, 4, 4] of [I, 7], by the textbook's formula."""
+    """Matrices [I, 4, 4] of poses [I, 7], by the textbook's formula."""
     last = torch.tensor([0.0, 0.0, 0.0, 1.0]).expand(len(poses), 1, 4)
     return torch.cat([torch.cat([rotations(poses[:, 3:]), poses[:, :3, None]], -1), last], -2)
 

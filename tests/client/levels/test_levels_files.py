@@ -69,7 +69,7 @@ def test_what_is_written_is_what_memory_has(tmp_path: Path, scene: Path) -> None
     finest = np.concatenate([levels.read(page, 0).means for page in range(len(levels))])
     given = read_scene(scene).means
     np.testing.assert_allclose(np.sort(finest, axis=0), np.sort(given, axis=0), atol=2e-3)
-    # The readers of whole levels, here and elsewhere, find the same Gaussians.
+    # Readers of whole levels find the same Gaussians.
     for lod in range(levels.levels):
         read = read_scene(tmp_path / "city", lod=lod)
         parts = [levels.read(page, lod).means for page in range(len(levels))]
@@ -82,7 +82,7 @@ def test_the_same_scene_makes_the_same_files_from_any_format(tmp_path: Path, sce
     write_levels(scene, tmp_path / "one", page_rows=ROWS)
     write_levels(scene, tmp_path / "two", page_rows=ROWS)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    # A folder with levels is a scene itself; SOG is rounded again.
+    # A folder with levels is itself a scene; its SOG values are rounded again.
     write_levels(tmp_path / "one", tmp_path / "again", page_rows=ROWS, sh_degree=0)
     again = GaussianLevels.open(tmp_path / "again")
     assert (again.counts[:, 0].sum(), again.sh_degree) == (4000, 0)

@@ -1,4 +1,4 @@
-"""Gaussians through the client: stored, changed, rendered and differentiated; each worker's answer under its name."""
+"""Gaussians through the client: stored, changed, rendered and differentiated; each output under its name."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def zoo(tmp_path: Path) -> Robot:
 
 
 def peer(path: Path, robot: Robot, q: np.ndarray, base_link: str, **others: float) -> dict[str, np.ndarray]:
-    """yourdfpy's matrices of all links that both have."""
+    """yourdfpy's matrices of the links that both models have."""
     urdf = yourdfpy.URDF.load(str(path), load_meshes=False)
     urdf.update_cfg({**dict(zip(robot.joint_names, q.tolist(), strict=True)), **others})
     return {link: urdf.get_transform(link, base_link) for link in robot.links if link in urdf.link_map}
@@ -47,7 +47,7 @@ def assert_agrees(robot: Robot, q: np.ndarray, expected: dict[str, np.ndarray]) 
 
 
 def test_links_are_where_yourdfpy_puts_them(tmp_path, zoo):
-    # yourdfpy does not normalise the axes of joints that slide.
+    # yourdfpy does not normalise the axes of prismatic joints.
     plain = [replace(joint, axis="0 0 1") if joint.name == "rise" else joint for joint in ZOO]
     path = write_urdf(tmp_path / "plain.urdf", plain)
     assert zoo.joint_names == ("rise", "turn", "wrist", "left")

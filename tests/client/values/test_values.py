@@ -1,4 +1,4 @@
-"""Value types: what they accept, what they keep, what they say when they refuse."""
+"""Value types: what they accept, what they keep, and how they refuse the rest."""
 
 from __future__ import annotations
 

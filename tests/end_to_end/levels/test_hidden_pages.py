@@ -201,7 +201,7 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
             return found
 
         assert passes(FRONT) > 0
-        # No wall stands before another.
+        # From the side, no wall hides another.
         assert passes(ASIDE) == 0
         # Other colours and outputs need no new pass.
         assert passes(FRONT, outputs=("alpha", "color"), sh_degree=0) == 0

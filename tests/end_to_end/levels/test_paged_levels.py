@@ -34,7 +34,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> HeldDisk:
 
 @pytest.fixture(scope="module")
 def process(disk: HeldDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    # Not a fork of what others use, so that it takes seconds to start.
+    # This worker is not a fork of the process that others use, so it takes seconds to start.
     folder = tmp_path_factory.mktemp("spool")
     with spooling(folder, supervised=False, environment=disk.environment) as started:
         yield started
@@ -181,7 +181,7 @@ def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> N
 
 
 def test_items_of_a_batch_take_room_one_after_the_other(tmp_path: Path) -> None:
-    """Each item takes nearly half of the room, so that three at a time would wait for each other."""
+    """Each item takes nearly half of the room, so three at a time would wait for each other."""
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
         scene = client.put(LARGE)

@@ -349,7 +349,7 @@ def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerPr
 
 
 def enlarge(folder: Path, factor: int) -> None:
-    """Makes a data set's photographs larger, which takes less time than to make larger ones."""
+    """Enlarges a data set's photographs, which takes less time than rendering larger ones."""
     content = json.loads((folder / "transforms.json").read_text())
     for frame in content["frames"]:
         frame |= {key: factor * frame[key] for key in ("w", "h", "fl_x", "fl_y", "cx", "cy")}

@@ -174,7 +174,7 @@ def test_a_fit_far_from_0_is_resumed_in_its_frame(
 
 
 def interrupt_after(scene: Path, previews: int, process: ForkedProcess) -> None:
-    """Interrupts a fit that has written so many previews, and waits for its end."""
+    """Interrupts a fit once it has written `previews` previews, and waits for its end."""
     until = time.monotonic() + 120
     while len(list(scene.with_suffix(".fit").glob("preview_*"))) < previews:
         assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=1)

@@ -170,7 +170,7 @@ def test_a_worker_that_dies_costs_nothing(number: signal.Signals, spooled: Clien
         Client(process.target, retry_s=60) as client,
         client.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer,
     ):
-        # Within a run of steps a worker may have sent all replies before it dies, so that nothing has to be resumed.
+        # Within a run of steps a worker may have sent all replies before it dies, so nothing has to be resumed.
         for count in (12, 18):
             list(trainer.steps(count))
             starts = process.log.count("worker started")

@@ -126,7 +126,7 @@ def test_no_lease_is_left(shared: Client) -> None:
         wait_until(lambda: holds_nothing(lane_of(shared)))
         # Two pictures, their gradients, and a few pictures that are not collected yet; each step brings two more.
         assert len(lane_of(shared)._regions) <= 10, "regions are used again"
-        # Leaves one picture that nobody gives a gradient for, and one in flight.
+        # Leaves one picture without a gradient, and one in flight.
         next(trainer.batches(2, in_flight=2))
         run(trainer, 1)
         wait_until(lambda: holds_nothing(lane_of(shared)))

@@ -129,7 +129,7 @@ def test_the_cadence_of_snapshots_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_own", [False, True])
 def test_a_worker_that_lost_the_photographs_gets_them_again(has_own: bool, tmp_path: Path) -> None:
-    """The training is taken up by another process than the one that stored them."""
+    """The client that resumes the training is not the one that stored the photographs."""
     options = ("--device", "cpu", "--spool", str(tmp_path))
     with worker(*options) as process, FaultProxy(process.target) as proxy, Client(process.target) as first:
         target_images = LESSON.wrapped(first)

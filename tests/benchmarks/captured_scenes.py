@@ -40,7 +40,7 @@ def paths_of(files: tuple[str, ...]) -> list[Path]:
 def garden(across: int, *, every: int = 1, width: int = WIDTH) -> Scene:
     """The points of gsplat's own profile, in a grid of `across` times `across` copies.
 
-    As in that profile, each point is a Gaussian of random shape and opacity; `every` takes one point in so many.
+    As in that profile, each point is a Gaussian of random shape and opacity. Only each `every`-th point is used.
     """
     (path,) = paths_of(GARDEN)
     with np.load(path) as archive:

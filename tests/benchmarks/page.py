@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def insert(name: str, text: str, path: Path) -> None:
-    """Replaces what is between `<!-- name -->` and `<!-- /name -->`.
+    """Replaces the text between `<!-- name -->` and `<!-- /name -->`.
 
     Raises:
         ValueError: The file does not have these marks, once each and in this order.

@@ -37,13 +37,13 @@ class TimedQueue:
         return job.outcome
 
     def take(self) -> list[Any]:
-        """The jobs of the next batch, of which there must be one."""
+        """The jobs of the next batch, which must not be empty."""
         jobs: list[Any] | None = self.native.take()
         assert jobs
         return jobs
 
     def serve(self, seconds: float) -> list[Any]:
-        """Take the next batch, and finish it after `seconds`."""
+        """Take the next batch, and finish it as if it had taken `seconds`."""
         jobs = self.take()
         self.native.finish(seconds, True)
         return jobs

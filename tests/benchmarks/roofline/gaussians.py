@@ -29,7 +29,7 @@ KEPT = 16
 
 @dataclass
 class Work:
-    """Numbers of things, for one view."""
+    """Counts for one view."""
 
     gaussians: int
     visible: int

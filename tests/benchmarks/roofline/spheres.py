@@ -25,7 +25,7 @@ SPHERE, RECORD, RECTANGLE, ROW = 28, 64, 8, 32
 
 @dataclass
 class Work:
-    """Numbers of things, for one view."""
+    """Counts for one view."""
 
     pairs: float  # Pairs of tiles and spheres.
     fetched: float  # Pairs before their tile has ended.

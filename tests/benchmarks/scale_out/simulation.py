@@ -106,7 +106,7 @@ def measured_machine(workers: int, worker_s: float, client_s: float, callers: in
     Args:
         workers: how many.
         worker_s: a processor's time for a call, in its worker.
-        client_s: likewise in the client, which is one process and runs Python in one thread at a time.
+        client_s: the client's processor time for a call; it is one process and runs Python in one thread at a time.
         callers: each asks again when it has its reply; they have a scene each.
         cores: of the machine.
     """

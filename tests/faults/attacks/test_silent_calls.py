@@ -76,7 +76,7 @@ def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(pro
 
 def test_crowds_of_watchers_take_no_place_from_calls_nor_from_checks(process: WorkerProcess) -> None:
     with ExitStack() as stack:
-        # Separate connections, since one may not have so many calls.
+        # Separate connections, since one may not have that many calls.
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(process.target, own)) for _ in range(4)]
         watchers = []

@@ -113,7 +113,7 @@ class Stream:
 @contextmanager
 def streams(target: str, path: str, count: int, *messages: bytes, drip: bytes | None = None) -> Iterator[list[Stream]]:
     with ExitStack() as stack:
-        # Two separate connections, since one may not have so many calls.
+        # Two separate connections, since one may not have that many calls.
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(target, own)) for _ in range(2)]
         made = [Stream(channels[number % 2], path, *messages, drip=drip) for number in range(count)]

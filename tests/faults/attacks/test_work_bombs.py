@@ -141,7 +141,7 @@ MEMORY_BOMBS: dict[str, Callable[[RawClient], object]] = {
 @pytest.mark.parametrize("kind", MEMORY_BOMBS)
 def test_lists_of_tiles_count_as_memory_of_the_device(small: SimpleNamespace, kind: str) -> None:
     with watched(small.process, small.b) as seen:
-        # Six failures in a row do not end the worker, while five unpredicted ones would count as a leak.
+        # Six failures in a row do not end the worker; five failures to allocate free memory would count as a leak.
         for _ in range(6 if kind == "gaussians" else 1):
             error = failure(lambda: MEMORY_BOMBS[kind](small.a))
             assert error.code() == EXHAUSTED
@@ -245,7 +245,7 @@ def test_a_step_that_takes_too_long_fails_and_changes_nothing(impatient: SimpleN
 
 def test_work_that_makes_progress_is_no_hang() -> None:
     with tenants("--hang-seconds", "4") as people, watched(people.process, people.b):
-        # The limit for hangs also applies to calls that have none of their own.
+        # `--hang-seconds` is the limit of a call unless `--max-device-seconds` is set.
         error = failure(lambda: TIME_BOMBS["one view"](people.a))
         assert error.code() == EXHAUSTED and "more than the 4 s of the device" in error.details()
     with (

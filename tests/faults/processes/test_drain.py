@@ -1,4 +1,4 @@
-"""SIGTERM makes a worker announce it, finish its calls, and end with code 0; a second signal ends it at once."""
+"""SIGTERM: a worker announces its end, finishes its calls, and exits with code 0; a second signal ends it at once."""
 
 from __future__ import annotations
 

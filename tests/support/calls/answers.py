@@ -47,7 +47,7 @@ class Answer:
         details: of an error.
         header: fields of the reply.
         values: digests of the bytes of each output, or gradient.
-        stages: of the kernels, of which there were times.
+        stages: of the kernels that have times.
         keys: of the metadata.
     """
 

@@ -46,7 +46,7 @@ def client_wheel(source: Path, folder: Path, **variables: str) -> Path:
     """The client's wheel, built into a folder, with the environment's variables and these."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "LUMIGRAD_CLIENT_ONLY": "1", "PATH": path, **variables}
-    # The backend that the project names; pip would call it, too.
+    # The backend that the project names, which pip would also call.
     build = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
     command = [sys.executable, "-c", build, folder]
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=300)

@@ -30,7 +30,7 @@ def code_of(document: Path, *, fragments: bool = False) -> list[str]:
 
 
 def run_code_of(document: Path) -> dict[str, object]:
-    """Runs a document's Python blocks one after the other; returns the names they leave."""
+    """Runs a document's Python blocks one after another; returns the names they leave."""
     names: dict[str, object] = {}
     exec("\n".join(code_of(document)), names)
     return names

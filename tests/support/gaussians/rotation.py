@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def turned(x: float, y: float, z: float) -> NDArray[np.float64]:
-    """A rotation about the three axes, one after the other."""
+    """A rotation about the three axes, one after another."""
     matrix = np.eye(3)
     for axis, angle in enumerate((x, y, z)):
         first, second = (axis + 1) % 3, (axis + 2) % 3

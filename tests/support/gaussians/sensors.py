@@ -1,8 +1,8 @@
 """Sensors in float64 torch: lenses, shutters, sigma points or Jacobians, and blending by their formulas; autograd
 differentiates.
 
-One camera at a time, all Gaussians with all pixels. Fixed points and inverses are iterated with gradients until these
-have converged, too.
+One camera at a time, all Gaussians with all pixels. Fixed points and inverses are iterated until their gradients have
+converged as well.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Slices = Sequence[tuple[int, int, Exposure]]
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of sensors beside the blending's."""
+    """The settings of sensors, besides those of blending."""
 
     alpha: float = 0.1
     beta: float = 2.0

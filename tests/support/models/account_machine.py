@@ -172,7 +172,7 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from(TENANTS), size=st.integers(1, 2 * MIB), content=st.integers(0, 5))
     def scene(self, tenant: str, size: int, content: int) -> None:
         runtime = self._of(tenant)
-        # Refused if the scene does not fit beside those of other tenants.
+        # Refused if the scene does not fit together with those of other tenants.
         with suppress(BusyError):
             stored, _ = runtime.scenes.add(f"{content:064x}", _content(size))
             self._scenes.append((runtime, stored.scene_id))

@@ -37,7 +37,7 @@ def random_of(name: str) -> np.random.Generator:
 
 
 def build(name: str, cloud: Cloud | None = None, **options: object) -> SphereCase:
-    """A case; `options` are fields of `SphereCase`, arrays among them replacing what is drawn at random."""
+    """A case; `options` are fields of `SphereCase`, and arrays among them replace random ones."""
     cloud = cloud or Cloud()
     random = random_of(name)
     positions = random.uniform(-1, 1, (cloud.count, 3)) * cloud.half_width

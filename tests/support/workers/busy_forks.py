@@ -31,7 +31,7 @@ def in_children(work: Callable[[], None]) -> None:
         if child == 0:
             try:
                 work()
-                # gRPC's threads would act in a child within this time.
+                # Anything that gRPC's threads do in a child happens within this time.
                 time.sleep(0.02)
             except BaseException:
                 traceback.print_exc()

@@ -23,7 +23,7 @@ class Machine:
 
     Attributes:
         count: The number of spheres or Gaussians of a scene that takes it a while.
-        size: Pixels on each side of an image, likewise.
+        size: The pixels on each side of an image that takes it a while.
         slow: A call that takes it seconds: the number of primitives that all cover the image, one behind the other, the
             number of views, and pixels on each side of each.
     """
@@ -40,7 +40,7 @@ class Machine:
 
     @contextmanager
     def worker(self, *options: str, faults: Path | None = None) -> Iterator[WorkerProcess]:
-        """A worker on such a device; it meets the faults armed in a folder."""
+        """A worker on this kind of device; it meets the faults armed in a folder."""
         if self.is_emulated:
             emulation.load("_emulation")
             settings: dict[str, Any] = {"emulated": True}

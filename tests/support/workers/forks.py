@@ -153,7 +153,7 @@ class _ForkServer:
             )
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Fork a process that writes to standard output, standard error and, at the end, its exit code."""
+        """Have the server fork a process that writes to standard output and error, and at the end its exit code."""
         socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
         return int(self._line.recv(_MESSAGE_BYTES))
 

@@ -24,7 +24,7 @@ OK = "ok"
 
 
 class Load:
-    """Calls picked at random from a few, so many per second, until it is stopped. To be used as a context.
+    """Calls picked at random from a few, at a fixed rate, until it is stopped. To be used as a context.
 
     `outcomes` counts calls as "ok", "wrong" (an AssertionError), or by the status or type of their error.
     """
@@ -71,7 +71,7 @@ class Load:
         self._pool.shutdown()
 
     def wait_for_progress(self, calls: int = 10, seconds: float = 60) -> None:
-        """Wait until all calls that are due now are over, and so many later ones have succeeded."""
+        """Wait until all calls that are due now are over, and `calls` later ones have succeeded."""
         with self._lock:
             before, goal = self._due, self.done + calls + len(self._under_way)
         until = time.monotonic() + seconds

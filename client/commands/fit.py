@@ -6,9 +6,11 @@ import argparse
 import json
 import re
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,80 +112,77 @@ def _nth(text: str) -> int:
     return int(text)
 
 
+@dataclass(frozen=True)
+class _Photographs:
+    """A data set in the frame of the fit, and which of its photographs are fitted and held out."""
+
+    capture: Capture
+    offset: Offset | None
+    shots: Sequence[Shot]
+    background: Background
+    fitted: list[Shot]
+    held_out: list[Shot]
+
+    @staticmethod
+    def of(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> _Photographs:
+        """Reads a data set as the arguments, or those of the fit that is resumed, require."""
+        capture, offset = _data(arguments, checkpoint)
+        if checkpoint is None:
+            size, hold_out, backdrop = arguments.max_size, arguments.hold_out, arguments.backdrop
+        else:
+            size, hold_out, backdrop = checkpoint.size, checkpoint.hold_out, checkpoint.recipe.background
+        shots, background = shots_of(capture, size, backdrop)
+        return _Photographs(capture, offset, shots, background, *divide(shots, hold_out, capture.split))
+
+
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.view:
         # A missing extra is reported before the photographs are read.
         require("viser", "viewer", "fit --view")
-    output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)
     _announce_replacement(arguments, folder)
-    data = arguments if checkpoint is None else checkpoint
-    capture, offset = _data(arguments, checkpoint)
-    size = arguments.max_size if checkpoint is None else checkpoint.size
-    shots, background = shots_of(capture, size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
-    fitted, held_out = divide(shots, data.hold_out, capture.split)
+    data = _Photographs.of(arguments, checkpoint)
     with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
-            trainer, checkpoint = _started(arguments, client, capture, background, offset, fitted, held_out, folder)
+            trainer, checkpoint = _started(arguments, client, data, folder)
         else:
-            trainer = _resumed(client, checkpoint, fitted)
-        recipe = checkpoint.recipe
-        print(plan_text(recipe, shots, fitted, held_out), file=output)
-        began, first = time.perf_counter(), trainer.step_number
+            trainer = _resumed(client, checkpoint, data.fitted)
+        recipe, first = checkpoint.recipe, trainer.step_number
+        plan = plan_text(recipe, data.shots, data.fitted, data.held_out)
+        print(plan, file=sys.stderr if arguments.json else sys.stdout)
+        began = time.perf_counter()
         pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))
-        with (
-            # The page opens before the progress bar, because its message would run into the bar's line.
-            _page(client, trainer, recipe, pacing, capture, arguments) as live,
-            Journal(folder, first, pacing, len(fitted), recipe, arguments.logdir) as journal,
-        ):
-            schedule = recipe.schedule(len(fitted))
-            scene = fit(
-                client, trainer, recipe, schedule, pacing, held_out, arguments.output, journal, stopped, live,
-            )  # fmt: skip
+        scene = _fitted_scene(arguments, client, trainer, recipe, pacing, data, stopped)
         seconds, done = time.perf_counter() - began, trainer.step_number
-        fitting, is_over = pacing.text(done), pacing.is_over(done)
-        if recipe.refines_cameras:
-            found = trainer.cameras()[: len(fitted)]
-            held_out, fitted = with_refined(held_out, fitted, found), with_refined(fitted, fitted, found)
-            save_refined(capture, [*held_out, *fitted], folder, offset)
+        spent, is_over = pacing.text(done), pacing.is_over(done)
+        fitted, held_out = _refined(trainer, recipe, data, folder)
         trainer.close(finish=is_over)
         if is_over:
             # Nothing is left to resume.
             (folder / _CHECKPOINT).unlink(missing_ok=True)
-        outcome = Outcome.of(client, scene, held_out, fitted, background.color)
+        outcome = Outcome.of(client, scene, held_out, fitted, data.background.color)
     report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene))
-    write_text(folder / "report.json", json.dumps(report, indent=2))
-    write_image(folder / "comparison.jpg", outcome.comparison)
-    spent = fitting if recipe.seconds else f"{fitting}, {seconds:.0f} s"
-    rate = f"{spent}, {report['steps_per_second']:.1f} steps/s"
-    facts = _facts(f"{rate}; {len(scene):,} {recipe.noun}", recipe, checkpoint.before, outcome.scores)
-    outcome.page.write(folder / "report.html", arguments.output.name, facts)
-    if arguments.json:
-        print(json_text({"output": str(arguments.output), **report}))
+    duration = "" if recipe.seconds else f", {seconds:.0f} s"
+    rate = f"{spent}{duration}, {report['steps_per_second']:.1f} steps/s; {len(scene):,} {recipe.noun}"
+    facts = _facts(rate, recipe, checkpoint.before, outcome.scores)
+    _write_results(arguments, folder, outcome, report, facts)
     say_results(arguments, recipe, facts, outcome.scores, not is_over)
     return 0
 
 
 def _started(
-    arguments: argparse.Namespace,
-    client: Client,
-    capture: Capture,
-    background: Background,
-    offset: Offset | None,
-    fitted: list[Shot],
-    held_out: list[Shot],
-    folder: Path,
+    arguments: argparse.Namespace, client: Client, data: _Photographs, folder: Path
 ) -> tuple[Trainer, Checkpoint]:
     """Starts a training, whose checkpoint replaces the results of an earlier fit in the folder."""
-    recipe, begin = _beginning(arguments, capture, background, offset)
-    trainer, before = _begin(client, recipe, begin, fitted, held_out)
+    recipe, begin = _beginning(arguments, data.capture, data.background, data.offset)
+    trainer, before = _begin(client, recipe, begin, data.fitted, data.held_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in _results(folder):
             path.unlink()
-        first_view(capture, background).save(arguments.output)
+        first_view(data.capture, data.background).save(arguments.output)
         made = Checkpoint(trainer.training_id, trainer.lease, arguments.max_size, arguments.hold_out, recipe, before)
         made.write(folder / _CHECKPOINT)
     except BaseException:
@@ -191,6 +190,47 @@ def _started(
         trainer.close()
         raise
     return trainer, made
+
+
+def _fitted_scene(
+    arguments: argparse.Namespace,
+    client: Client,
+    trainer: Trainer,
+    recipe: Recipe,
+    pacing: Pacing,
+    data: _Photographs,
+    stopped: threading.Event,
+) -> Gaussians | Spheres:
+    """Fits the scene, shows the progress and returns the scene as it is saved."""
+    folder, count = arguments.output.with_suffix(".fit"), len(data.fitted)
+    with (
+        # The page opens before the progress bar, because its message would run into the bar's line.
+        _page(client, trainer, recipe, pacing, data.capture, arguments) as live,
+        Journal(folder, trainer.step_number, pacing, count, recipe, arguments.logdir) as journal,
+    ):
+        schedule, output = recipe.schedule(count), arguments.output
+        return fit(client, trainer, recipe, schedule, pacing, data.held_out, output, journal, stopped, live)
+
+
+def _refined(trainer: Trainer, recipe: Recipe, data: _Photographs, folder: Path) -> tuple[list[Shot], list[Shot]]:
+    """Returns the fitted and the held-out photographs with refined cameras, and saves these, if they are refined."""
+    if not recipe.refines_cameras:
+        return data.fitted, data.held_out
+    found = trainer.cameras()[: len(data.fitted)]
+    fitted, held_out = (with_refined(shots, data.fitted, found) for shots in (data.fitted, data.held_out))
+    save_refined(data.capture, [*held_out, *fitted], folder, data.offset)
+    return fitted, held_out
+
+
+def _write_results(
+    arguments: argparse.Namespace, folder: Path, outcome: Outcome, report: dict[str, Any], facts: dict[str, str]
+) -> None:
+    """Writes the report and the comparison beside the scene; with --json, prints the report too."""
+    write_text(folder / "report.json", json.dumps(report, indent=2))
+    write_image(folder / "comparison.jpg", outcome.comparison)
+    outcome.page.write(folder / "report.html", arguments.output.name, facts)
+    if arguments.json:
+        print(json_text({"output": str(arguments.output), **report}))
 
 
 def _report(

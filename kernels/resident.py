@@ -21,6 +21,7 @@ from lumigrad.kernels.training.tensors import check_tensor, plane
 # Initial value, final value and the number of steps between them; with a final value of 0 the rate is constant.
 Rate: TypeAlias = tuple[float, float, int]
 _NO_RATE: Rate = (0.0, 0.0, 0)
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,14 +145,49 @@ class Poses:
         return _native.make_resident_poses(self.rate, **arrays), arrays
 
 
-def _rows(of: Exposures | Poses, name: str, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Intrinsics:
+    """Intrinsics that are optimised for each of K calibrations, as offsets from the cameras' own.
+
+    Offsets are logarithms of factors of fx and fy, and shifts of cx and cy in units of the cameras' own fx and fy. A
+    step after which a camera that it shows has no intrinsics leaves its calibration as it is.
+
+    Attributes:
+        films: f64 [V, 4], fx, fy, cx and cy of all views without offsets.
+        calibrations: The calibration of each view.
+        values: f32 [K, 4], the offsets.
+        first: First moments of `values`.
+        second: Second moments of `values`.
+        steps: i64 [K], the number of steps of each calibration, where the values are.
+    """
+
+    films: torch.Tensor
+    calibrations: Sequence[int]
+    values: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+    steps: torch.Tensor
+    rate: Rate
+
+    def native(self) -> Any:
+        """The extension's intrinsics."""
+        device, shape = self.values.device, (len(self.calibrations), 4)
+        arrays = _rows(self, "intrinsics", (4,), device)
+        check_tensor("intrinsics.films", self.films, (torch.float64,), shape, device)
+        arrays["films"] = self.films
+        return _native.make_resident_intrinsics(self.rate, list(self.calibrations), **arrays), arrays
+
+
+def _rows(
+    of: Exposures | Poses | Intrinsics, name: str, shape: tuple[int, ...], steps_on: torch.device = _HOST
+) -> dict[str, torch.Tensor]:
     """Checks and returns the arrays of optimised rows."""
     arrays = {part: getattr(of, part) for part in ("values", "first", "second")}
     for part, tensor in arrays.items():
         check_tensor(
             f"{name}.{part}", tensor, (torch.float32,), (of.steps.shape[0], *shape), of.values.device, in_place=True
         )
-    check_tensor(f"{name}.steps", of.steps, (torch.int64,), (None,), torch.device("cpu"), in_place=True)
+    check_tensor(f"{name}.steps", of.steps, (torch.int64,), (None,), steps_on, in_place=True)
     return {**arrays, "steps": of.steps}
 
 
@@ -236,6 +272,7 @@ def bind(
     adam: Adam,
     exposures: Exposures | None,
     poses: Poses | None,
+    intrinsics: Intrinsics | None,
     noise: Noise | None,
     observation: Observation | None,
 ) -> Any:
@@ -262,6 +299,7 @@ def bind(
         adam: The optimiser's settings.
         exposures: Exposures of the views.
         poses: Poses of the views, which replace those of the cameras; the cameras must then be OpenCV's.
+        intrinsics: Intrinsics of the views, which replace those of the cameras; the cameras must then be OpenCV's.
         noise: Noise after each step.
         observation: Statistics that each step updates.
 
@@ -281,12 +319,13 @@ def bind(
     ]
     made_exposures, exposure_arrays = (None, None) if exposures is None else exposures.native()
     made_poses, pose_arrays = (None, None) if poses is None else poses.native()
+    made_intrinsics, intrinsics_arrays = (None, None) if intrinsics is None else intrinsics.native()
     made_noise, noise_arrays = (None, None) if noise is None else noise.native()
     made_observation, observation_arrays = (None, None) if observation is None else observation.native()
     kept = [
         [arrays for _, arrays in bound.values()],
         [term.values for term in means],
-        *(exposure_arrays, pose_arrays, noise_arrays, observation_arrays),
+        *(exposure_arrays, pose_arrays, intrinsics_arrays, noise_arrays, observation_arrays),
     ]
     return _native.make_resident_training(
         machine,
@@ -301,6 +340,7 @@ def bind(
         (*adam.betas, adam.epsilon, adam.visible_only),
         made_exposures,
         made_poses,
+        made_intrinsics,
         made_noise,
         made_observation,
         kept,

@@ -20,40 +20,69 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import camera_pb2, gaussians_pb2, training_pb2
 
 _POSE_WIDTH = 6
-# Bytes of a pose on the device.
-_PLACED_BYTES = 12 * 8
+# Bytes on the device of a view's pose and of its camera's own intrinsics.
+_PLACED_BYTES = (12 + 4) * 8
 _WANTED = {POSES: "cameras", END_POSES: "cameras", INTRINSICS: "cameras", LENSES: "lenses"}
 _SHARED = (INTRINSICS, LENSES)
 
 
 @dataclass(eq=False)
 class _Placed:
-    """Poses on the device, where steps without Python change them.
+    """Parameters on the device, where steps without Python change them.
 
     Attributes:
+        by_name: Adam's state of each parameter.
         poses: f64 [V, 12], see `resident.Poses`.
-        motions: Adam's state of the poses.
-        is_ahead: Whether they are newer than the poses on the host.
+        films: f64 [V, 4], see `resident.Intrinsics`.
+        steps: i64 [K], the number of steps of each calibration.
+        is_ahead: Whether they are newer than the parameters on the host.
     """
 
+    by_name: dict[str, Refinement]
     poses: torch.Tensor
-    motions: Refinement
+    films: torch.Tensor
+    steps: torch.Tensor
     is_ahead: bool = False
+
+    @staticmethod
+    def of(by_name: Mapping[str, Refinement], views: Views, device: torch.device) -> _Placed:
+        """Copy the parameters to the device."""
+        cameras = [view.camera.opencv for view in views.messages]
+        poses = [[*camera.rotation, *camera.translation] for camera in cameras]
+        films = [[camera.fx, camera.fy, camera.cx, camera.cy] for camera in cameras]
+        steps = by_name[INTRINSICS].tensors["steps"] if INTRINSICS in by_name else torch.zeros(0, dtype=torch.int64)
+        return _Placed(
+            {name: refinement.copied(device) for name, refinement in by_name.items()},
+            torch.tensor(poses, dtype=torch.float64).to(device),
+            torch.tensor(films, dtype=torch.float64).to(device),
+            steps.to(device, copy=True),
+        )
+
+    def copied(self) -> _Placed:
+        """Return a copy of what steps change."""
+        by_name = {name: refinement.copied() for name, refinement in self.by_name.items()}
+        return _Placed(by_name, self.poses.clone(), self.films, self.steps.clone(), self.is_ahead)
+
+    def settled(self, name: str) -> Refinement:
+        """Return a parameter on the host."""
+        refinement = self.by_name[name].copied(torch.device("cpu"))
+        if name == INTRINSICS:
+            refinement.restore({**refinement.tensors, "steps": self.steps})
+        return refinement
 
 
 class CameraRefinement:
     """Adam's state of the refined camera parameters, with a row for each view or calibration; on the host.
 
-    Steps without Python refine poses on the device; `settle` copies them to the host.
+    Steps without Python refine on the device; `settle` copies the results to the host.
 
     Attributes:
-        is_resident: Whether steps without Python can do this refinement: none at all, or poses of cameras without
-            sensors.
+        is_resident: Whether steps without Python can do this refinement: none at all, or one without sensors.
     """
 
     def __init__(self, views: Views, rates: Collection[str]) -> None:
         self._calibrations = views.calibrations
-        # None if the host has the newer poses.
+        # None if the host has the newer parameters.
         self._placed: _Placed | None = None
         self._by_name = {
             name: Refinement(torch.zeros(rows, width)) for name, (rows, width) in _shapes(views, rates).items()
@@ -63,50 +92,60 @@ class CameraRefinement:
     @staticmethod
     def bytes(views: Views, rates: Collection[str]) -> int:
         """Return the memory that refinement takes."""
-        is_placed = POSES in rates and _is_resident(views, rates)
-        placed = len(views) * (Refinement.row_bytes(_POSE_WIDTH) + _PLACED_BYTES) if is_placed else 0
-        return placed + sum(rows * Refinement.row_bytes(width) for rows, width in _shapes(views, rates).values())
+        shapes = _shapes(views, rates)
+        refined = sum(rows * Refinement.row_bytes(width) for rows, width in shapes.values())
+        if not shapes or not _is_resident(views, rates):
+            return refined
+        return 2 * refined + len(views) * _PLACED_BYTES
 
     @property
     def is_ahead(self) -> bool:
-        """Whether poses on the device are newer than those on the host."""
+        """Whether parameters on the device are newer than those on the host."""
         return self._placed is not None and self._placed.is_ahead
 
-    def bound(self, views: Views, optimizer: Optimizer, device: torch.device) -> resident.Poses | None:
-        """Return the tensors that steps without Python change in place; None if no poses are refined."""
-        if POSES not in self._by_name:
-            return None
-        if self._placed is None:
-            poses = [[*view.camera.opencv.rotation, *view.camera.opencv.translation] for view in views.messages]
-            on_device = torch.tensor(poses, dtype=torch.float64).to(device)
-            self._placed = _Placed(on_device, self._by_name[POSES].copied(device))
-        tensors = self._placed.motions.tensors
-        return resident.Poses(poses=self._placed.poses, rate=optimizer.rates[POSES].numbers, **tensors)
+    def bound(self, views: Views, optimizer: Optimizer, device: torch.device) -> dict[str, Any]:
+        """Return the poses and intrinsics that steps without Python change in place; None for what is not refined."""
+        poses: resident.Poses | None = None
+        intrinsics: resident.Intrinsics | None = None
+        if self._by_name and self._placed is None:
+            self._placed = _Placed.of(self._by_name, views, device)
+        placed, rates = self._placed, optimizer.rates
+        if placed is not None and POSES in self._by_name:
+            tensors = placed.by_name[POSES].tensors
+            poses = resident.Poses(poses=placed.poses, rate=rates[POSES].numbers, **tensors)
+        if placed is not None and INTRINSICS in self._by_name:
+            tensors = {**placed.by_name[INTRINSICS].tensors, "steps": placed.steps}
+            numbers = self._calibrations
+            intrinsics = resident.Intrinsics(
+                films=placed.films, calibrations=numbers, rate=rates[INTRINSICS].numbers, **tensors
+            )
+        return {"poses": poses, "intrinsics": intrinsics}
 
     def note_steps(self) -> None:
-        """Note that steps without Python have changed the poses on the device."""
+        """Note that steps without Python have changed the parameters on the device."""
         if self._placed is not None:
             self._placed.is_ahead = True
 
     def copied(self) -> CameraRefinement:
-        """Return a copy for steps without Python, with poses of its own."""
+        """Return a copy for steps without Python, with parameters of its own."""
         after, placed = copy.copy(self), self._placed
         after._by_name = dict(self._by_name)
         if placed is not None:
-            after._placed = _Placed(placed.poses.clone(), placed.motions.copied(), placed.is_ahead)
+            after._placed = placed.copied()
         return after
 
     def settle(self, views: Views) -> None:
-        """Copy poses to the host if those on the device are newer. Runs on the device's thread, and waits for it."""
+        """Copy parameters to the host if those on the device are newer, on the device's thread, which waits."""
         placed = self._placed
         if placed is None or not placed.is_ahead:
             return
-        motions, poses = placed.motions.copied(torch.device("cpu")), placed.poses.tolist()
-        for number in motions.changed(self._by_name[POSES]):
+        settled = {name: placed.settled(name) for name in self._by_name}
+        poses = placed.poses.tolist() if POSES in settled else []
+        for number in settled[POSES].changed(self._by_name[POSES]) if poses else ():
             view = copy.deepcopy(views.messages[number])
             view.camera.opencv.rotation[:], view.camera.opencv.translation[:] = poses[number][:9], poses[number][9:]
             views.messages[number] = view
-        self._by_name[POSES] = motions
+        self._by_name = settled
         placed.is_ahead = False
 
     @property
@@ -128,9 +167,9 @@ class CameraRefinement:
             refinement.restore({part: tensor.cpu() for part, tensor in parts[name].items()})
 
     def camera(self, views: Views, number: int) -> camera_pb2.Camera:
-        """Return the current camera of a view."""
+        """Return the current camera of a view, or one of its kind if the device has newer parameters."""
         camera = views.messages[number].camera
-        if not any(name in self._by_name for name in _SHARED):
+        if self.is_ahead or not any(name in self._by_name for name in _SHARED):
             return camera
         return lenses.refined(camera, *(self._offsets(name, number) for name in _SHARED))
 
@@ -241,8 +280,10 @@ def _check_semantics(views: Views, plan: TrainingPlan, rates: Sequence[str]) -> 
 
 
 def _is_resident(views: Views, rates: Collection[str]) -> bool:
-    names = [name for name in OF_CAMERAS if name in rates]
-    return not names or (names == [POSES] and all(view.camera.HasField("opencv") for view in views.messages))
+    names = {name for name in OF_CAMERAS if name in rates}
+    return not names or (
+        names <= {POSES, INTRINSICS} and all(view.camera.HasField("opencv") for view in views.messages)
+    )
 
 
 def _shapes(views: Views, rates: Collection[str]) -> dict[str, tuple[int, int]]:

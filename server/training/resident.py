@@ -234,7 +234,7 @@ class ResidentSteps:
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
             exposures=exposures,
-            poses=key.refinement.bound(state.views, optimizer, scene.device),
+            **key.refinement.bound(state.views, optimizer, scene.device),
             noise=noise if adds_noise else None,
             observation=observation,
         )

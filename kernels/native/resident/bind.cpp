@@ -73,6 +73,10 @@ Poses make_poses(const RateTuple& rate, const nb::kwargs& arrays) {
   return {make_rows(rate, arrays), find<double>(arrays, "poses")};
 }
 
+Intrinsics make_intrinsics(const RateTuple& rate, std::vector<std::uint32_t> calibrations, const nb::kwargs& arrays) {
+  return {make_rows(rate, arrays), find<double>(arrays, "films"), std::move(calibrations)};
+}
+
 // Moves poses [C, 4, 4] by motions [C, 6]; the last rows do not change.
 void move_poses(const nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>& poses,
                 const nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>& motions) {
@@ -93,17 +97,19 @@ BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next
                             const gaussians::Views& views, int sh_degree, int views_of_step, Loss loss,
                             std::vector<Term> terms, std::vector<Parameter> parameters,
                             const std::tuple<double, double, double, bool>& adam, std::optional<Exposures> exposures,
-                            std::optional<Poses> poses, std::optional<Noise> noise,
-                            std::optional<Observation> observation, const nb::object& kept, const nb::kwargs& arrays) {
+                            std::optional<Poses> poses, std::optional<Intrinsics> intrinsics,
+                            std::optional<Noise> noise, std::optional<Observation> observation, const nb::object& kept,
+                            const nb::kwargs& arrays) {
   loss.terms = std::move(terms);
   const auto [beta1, beta2, epsilon, visible_only] = adam;
   Binding binding{gaussians::make_scene(views, arrays),
                   sh_degree,
                   views_of_step,
                   std::move(loss),
-                  {std::move(parameters), beta1, beta2, epsilon, visible_only},
+                  {std::move(parameters), {beta1, beta2, epsilon}, visible_only},
                   std::move(exposures),
                   std::move(poses),
+                  std::move(intrinsics),
                   std::move(noise),
                   std::move(observation)};
   return {std::make_shared<Training>(std::move(machine), std::move(binding), table.table, next),
@@ -191,6 +197,8 @@ void bind_parts(nb::module_& m) {
   m.def("make_resident_exposures", &make_exposures, "rate"_a, "views"_a, "centered"_a, "arrays"_a);
   nb::class_<Poses>(m, "ResidentPoses");
   m.def("make_resident_poses", &make_poses, "rate"_a, "arrays"_a);
+  nb::class_<Intrinsics>(m, "ResidentIntrinsics");
+  m.def("make_resident_intrinsics", &make_intrinsics, "rate"_a, "calibrations"_a, "arrays"_a);
   m.def("move_poses", &move_poses, "poses"_a, "motions"_a);
   nb::class_<Noise>(m, "ResidentNoise");
   m.def("make_resident_noise", &make_noise, "rate"_a, "strength"_a, "seed"_a, "count"_a, "arrays"_a);
@@ -218,7 +226,7 @@ void bind_resident(nb::module_& m) {
           "views"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "sh_degree"_a,
         "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "poses"_a.none(),
-        "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
+        "intrinsics"_a.none(), "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
   nb::class_<BoundRun>(m, "ResidentRun")
       .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
                     std::vector<std::vector<std::uint32_t>>>(),

@@ -10,6 +10,7 @@
 
 #include "density/params.h"
 #include "gaussians/params.h"
+#include "resident/adam.h"
 #include "training/params.h"
 
 namespace lumigrad::resident {
@@ -48,12 +49,9 @@ struct Loss {
 
 struct Optimizer {
   std::vector<Parameter> parameters;
-  double beta1, beta2, epsilon;
+  Adam adam;
   bool visible_only;
 
-  // Settings of a step, counted from 0.
-  training::AdamSettings settings(std::uint64_t step) const;
-  float step_size(double rate, std::uint64_t step) const;
   // The parameters' groups with their step sizes.
   std::vector<training::AdamGroup> groups(std::uint64_t step) const;
 };
@@ -92,6 +90,13 @@ struct Poses {
   double* poses;  // [views, 12]
 };
 
+// Intrinsics of calibrations, see resident/film.h.
+struct Intrinsics {
+  Rows rows;                                // [calibrations, 4] offsets; steps are on the device too.
+  const double* films;                      // [views, 4] the cameras' own intrinsics.
+  std::vector<std::uint32_t> calibrations;  // The calibration of each view.
+};
+
 struct Binding {
   gaussians::Scene scene;  // Scene without slices and poses.
   int sh_degree;           // Replaces the degree of the views' settings.
@@ -100,6 +105,7 @@ struct Binding {
   Optimizer optimizer;
   std::optional<Exposures> exposures;
   std::optional<Poses> poses;  // Poses of all views, instead of the views' own.
+  std::optional<Intrinsics> intrinsics;
   std::optional<Noise> noise;
   std::optional<Observation> observation;
 };

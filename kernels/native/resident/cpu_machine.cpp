@@ -35,6 +35,14 @@ struct Kept {
   }
 };
 
+std::vector<gaussians::View> views_of(const Drawing& drawing) {
+  std::vector<gaussians::View> views(drawing.views, drawing.views + drawing.count);
+  for (int v = 0; drawing.films != nullptr && v < drawing.count; ++v) {
+    std::memcpy(&views[v].fx, drawing.films + v, sizeof(gaussians::Film));
+  }
+  return views;
+}
+
 gaussians::Scene scene_of(const Drawing& drawing) {
   gaussians::Scene scene = *drawing.scene;
   if (drawing.poses != nullptr) scene.poses = drawing.poses;
@@ -58,23 +66,26 @@ class CpuMachine final : public Machine {
 
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
     const gaussians::Scene scene = scene_of(d);
+    const std::vector<gaussians::View> views = views_of(d);
     kept_->pass.prepare(d.count, true);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
       gaussians::cpu_engine(current_isa())
-          .forward_view(d.views, view, *d.settings, scene, outputs, kept_->pass, kept_->gaussians);
+          .forward_view(views.data(), view, *d.settings, scene, outputs, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
     const gaussians::CpuEngine engine = gaussians::cpu_engine(current_isa());
     const gaussians::Scene scene = scene_of(d);
+    const std::vector<gaussians::View> views = views_of(d);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
-      engine.blend_backward(d.views, view, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
+      engine.blend_backward(views.data(), view, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
-    engine.project_backward(d.views, d.count, *d.settings, scene, upstream, to, false, kept_->pass, kept_->gaussians);
+    engine.project_backward(views.data(), d.count, *d.settings, scene, upstream, to, false, kept_->pass,
+                            kept_->gaussians);
     kept_->add_stages();
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {
@@ -109,6 +120,28 @@ class CpuMachine final : public Machine {
     resident::motion_gradient(sums, pose, gradient);
   }
   void move_pose(double* pose, const float* motion) override { resident::move_pose(pose, motion); }
+  void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) override {
+    *to = drawn_film(own, offsets, view.width, view.height, view.model == gaussians::Model::pinhole);
+  }
+  void film_gradient(const double* sums, const double* own, const float* offsets, bool adds, float* gradient) override {
+    resident::film_gradient(sums, own, offsets, adds, gradient);
+  }
+  void step_calibration(const Adam& adam, double rate, const Calibration& from, NextCalibration* next) override {
+    begin_step(from, next);
+    training::AdamGroup group{};
+    group.raw = next->values;
+    group.first = next->first;
+    group.second = next->second;
+    group.gradient = next->gradient;
+    group.count = 1;
+    group.width = kFilm;
+    const auto done = static_cast<std::uint64_t>(*from.steps);
+    group.step_size = adam.step_size(rate, done);
+    double sums[training::kAdamSums];
+    this->adam({group}, adam.settings(done), sums);
+  }
+  void check_film(const double* own, NextCalibration* next) override { resident::check_film(own, next); }
+  void keep_calibration(const NextCalibration* next, const Calibration& to) override { end_step(*next, to); }
   void mean(const training::Mean& values, double* to) override {
     training::cpu_engine(current_isa()).mean(values, to, kept_->training);
     kept_->add("mean", kept_->training.milliseconds[0]);

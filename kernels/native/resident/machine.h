@@ -12,6 +12,7 @@
 
 #include "density/params.h"
 #include "gaussians/params.h"
+#include "resident/film.h"
 #include "training/params.h"
 
 namespace lumigrad::resident {
@@ -29,13 +30,15 @@ class Report {
   std::map<std::string, double> milliseconds;  // Times by stage of the kernels.
 };
 
-// Views of one size, with their scene and settings. `poses`, on the device, replace the scene's poses unless null.
+// Views of one size, with their scene and settings. `poses` and `films`, on the device, replace the scene's poses and
+// the views' intrinsics unless null.
 struct Drawing {
   const gaussians::View* views;
   int count;
   const gaussians::Settings* settings;
   const gaussians::Scene* scene;
   const gaussians::Pose* poses;
+  const gaussians::Film* films;
 };
 
 // Loss terms of the surface that surfels describe, in views of pinhole cameras: weights, images, gradients and values.
@@ -83,6 +86,13 @@ class Machine {
   virtual void draw_pose(const double* pose, gaussians::Pose* to) = 0;
   virtual void motion_gradient(const double* sums, const double* pose, float* gradient) = 0;
   virtual void move_pose(double* pose, const float* motion) = 0;
+  // Functions of resident/film.h, and a step of Adam for a calibration, given its gradient.
+  virtual void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) = 0;
+  virtual void film_gradient(const double* sums, const double* own, const float* offsets, bool adds,
+                             float* gradient) = 0;
+  virtual void step_calibration(const Adam& adam, double rate, const Calibration& from, NextCalibration* next) = 0;
+  virtual void check_film(const double* own, NextCalibration* next) = 0;
+  virtual void keep_calibration(const NextCalibration* next, const Calibration& to) = 0;
   virtual void mean(const training::Mean& values, double* to) = 0;
   virtual void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) = 0;
   virtual void accumulate(const density::Observed& observed, const density::Statistics& to) = 0;

@@ -1,7 +1,8 @@
-// Exposures and poses of a step's views. Their new values are computed in separate memory: after the first change
-// nothing may fail.
+// Exposures, poses and intrinsics of a step's views. Their new values are computed in separate memory: after the first
+// change nothing may fail.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -41,8 +42,8 @@ class RowStep {
       group.count = 1;
       group.width = static_cast<std::int32_t>(width_);
       const auto done = static_cast<std::uint64_t>(rows_->steps[views_[place]]);
-      group.step_size = optimizer.step_size(rows_->rate.at(step), done);
-      machine_.adam({group}, optimizer.settings(done), sums_.data());
+      group.step_size = optimizer.adam.step_size(rows_->rate.at(step), done);
+      machine_.adam({group}, optimizer.adam.settings(done), sums_.data());
     }
   }
   // Changes the moments, and with `values` also the values.
@@ -161,6 +162,74 @@ class PoseStep {
   const Memory<gaussians::Pose> drawn_;  // [views]
   const Memory<double> sums_;            // [views, kPoseSums]
   const Memory<double> moved_;           // [views, kPose]
+};
+
+// The intrinsics of a step's views. On the device it turns out whether a calibration's step is taken back.
+class FilmStep {
+ public:
+  FilmStep(Machine& machine, const Intrinsics* intrinsics, const std::vector<std::uint32_t>& views,
+           const std::vector<gaussians::View>& drawn)
+      : machine_(machine),
+        intrinsics_(intrinsics),
+        views_(views),
+        films_(machine, intrinsics == nullptr ? 0 : views.size()),
+        sums_(machine, intrinsics == nullptr ? 0 : views.size() * kFilm),
+        next_(machine, intrinsics == nullptr ? 0 : views.size()) {
+    each([&](std::size_t place, std::uint32_t calibration) {
+      machine.draw_film(own(place), row(calibration).values, drawn[place], films_.data() + place);
+    });
+  }
+
+  // Intrinsics for the passes, and the sums of the backward pass; null if intrinsics are not refined.
+  const gaussians::Film* drawn() const { return films_.data(); }
+  double* sums() const { return sums_.data(); }
+
+  void prepare(const Optimizer& optimizer, std::uint64_t step) {
+    each([&](std::size_t place, std::uint32_t calibration) {
+      const std::size_t first = first_of(calibration);
+      machine_.film_gradient(sums_.data() + place * kFilm, own(place), row(calibration).values, first != place,
+                             next_.data()[first].gradient);
+    });
+    each([&](std::size_t place, std::uint32_t calibration) {
+      if (first_of(calibration) != place) return;
+      machine_.step_calibration(optimizer.adam, intrinsics_->rows.rate.at(step), row(calibration),
+                                next_.data() + place);
+    });
+    each([&](std::size_t place, std::uint32_t calibration) {
+      machine_.check_film(own(place), next_.data() + first_of(calibration));
+    });
+  }
+  void change() {
+    each([&](std::size_t place, std::uint32_t calibration) {
+      if (first_of(calibration) == place) machine_.keep_calibration(next_.data() + place, row(calibration));
+    });
+  }
+
+ private:
+  template <class Body>
+  void each(const Body& body) const {
+    for (std::size_t place = 0; intrinsics_ != nullptr && place < views_.size(); ++place) {
+      body(place, intrinsics_->calibrations[views_[place]]);
+    }
+  }
+  // The place of the first view of a calibration.
+  std::size_t first_of(std::uint32_t calibration) const {
+    const auto is_of = [&](std::uint32_t view) { return intrinsics_->calibrations[view] == calibration; };
+    return static_cast<std::size_t>(std::find_if(views_.begin(), views_.end(), is_of) - views_.begin());
+  }
+  const double* own(std::size_t place) const { return intrinsics_->films + std::size_t{views_[place]} * kFilm; }
+  Calibration row(std::uint32_t calibration) const {
+    const Rows& rows = intrinsics_->rows;
+    const std::size_t at = std::size_t{calibration} * kFilm;
+    return {rows.values + at, rows.first + at, rows.second + at, rows.steps + calibration};
+  }
+
+  Machine& machine_;
+  const Intrinsics* const intrinsics_;
+  const std::vector<std::uint32_t> views_;
+  const Memory<gaussians::Film> films_;
+  const Memory<double> sums_;           // [views, kFilm]
+  const Memory<NextCalibration> next_;  // [views], at the place of each calibration's first view.
 };
 
 }  // namespace lumigrad::resident

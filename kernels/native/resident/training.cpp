@@ -99,7 +99,9 @@ class Training::Step {
     outputs.distortion = distortion.data();
     outputs.radii = radii.data();
     PoseStep posing(machine_, b_.poses ? &*b_.poses : nullptr, views);
+    FilmStep filming(machine_, b_.intrinsics ? &*b_.intrinsics : nullptr, views, views_);
     poses_on_device_ = posing.drawn();
+    films_on_device_ = filming.drawn();
     machine_.forward(drawing(), outputs);
     const Exposures* exposures = b_.exposures && b_.loss.compares_color() ? &*b_.exposures : nullptr;
     ExposureStep exposing(machine_, exposures, views);
@@ -137,14 +139,14 @@ class Training::Step {
     upstream.d_alpha = d_alpha.data();
     upstream.d_normals = d_normals.data();
     upstream.d_distortion = d_distortion.data();
-    differentiate(upstream, radii.data(), found.data(), exposing, posing);
+    differentiate(upstream, radii.data(), found.data(), exposing, posing, filming);
     machine_.send(found.data(), *report);
     return report;
   }
 
  private:
   Drawing drawing() const {
-    return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_};
+    return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_, films_on_device_};
   }
   std::size_t pixels() const { return views_.size() * views_[0].width * views_[0].height; }
   std::size_t values() const { return pixels() * scene_.channels; }
@@ -196,9 +198,9 @@ class Training::Step {
 
   // Computes the gradients of all parameters, then changes them.
   void differentiate(const gaussians::Upstream& upstream, const std::int32_t* radii, double* numbers,
-                     ExposureStep& exposing, PoseStep& posing) {
+                     ExposureStep& exposing, PoseStep& posing, FilmStep& filming) {
     std::vector<training::AdamGroup> groups = b_.optimizer.groups(number_);
-    const training::AdamSettings settings = b_.optimizer.settings(number_);
+    const training::AdamSettings settings = b_.optimizer.adam.settings(number_);
     gaussians::Gradients to{};
     std::vector<Memory<float>> gradients;
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -216,6 +218,7 @@ class Training::Step {
     const Memory<float> means2d(machine_, observes ? 2 * items() : 0);
     if (observes) (b_.observation->is_absolute ? to.means2d_abs : to.means2d) = means2d.data();
     to.poses = posing.sums();
+    to.intrinsics = filming.sums();
     machine_.backward(drawing(), upstream, to);
     double* means = numbers + places_.means;
     for (const Term& term : b_.loss.terms) {
@@ -227,11 +230,13 @@ class Training::Step {
     for (training::AdamGroup& group : groups) group.rows = visible.data();
     exposing.prepare(b_.optimizer, number_);
     posing.prepare(b_.optimizer, number_);
+    filming.prepare(b_.optimizer, number_);
     check_stop();
     const Unstoppable unstoppable;
     change(groups, settings, means2d.data(), radii, numbers + places_.sums);
     exposing.change();
     posing.change();
+    filming.change();
   }
 
   // Only the first call may fail, since it allocates memory, and only before it changes anything.
@@ -285,6 +290,7 @@ class Training::Step {
   std::vector<gaussians::View> views_;
   std::vector<gaussians::Pose> poses_;
   const gaussians::Pose* poses_on_device_ = nullptr;
+  const gaussians::Film* films_on_device_ = nullptr;
   std::vector<gaussians::Sensor> sensors_;
   gaussians::Settings settings_;
   std::int32_t slice_begins_[2] = {0, 0};

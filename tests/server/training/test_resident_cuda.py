@@ -24,7 +24,7 @@ from support.backends import emulation
 from support.backends.deferral import deferred
 from support.calls.raw_calls import opencv_camera
 from support.calls.raw_training import RATES
-from support.training.random_states import random_state, with_everything
+from support.training.random_states import random_state, too_fast, with_everything
 from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
 from support.training.states import DENSITIES, LIMITS, state_of
 
@@ -76,6 +76,16 @@ def test_steps_without_python_are_the_same_bits(kind: str, native: ModuleType) -
             assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
     assert everything(state) == everything(expected)
     assert resident >= 2
+
+
+def test_steps_of_intrinsics_that_no_number_can_hold_are_taken_back(native: ModuleType) -> None:
+    state, expected = (too_fast(deterministic=True) for _ in range(2))
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
+        assert maker.all(state, STEPS)[1] == len(STEPS)
+        for each in STEPS:
+            plain_step(expected, each)
+    assert everything(state) == everything(expected)
+    assert state.refinement.tensors()["intrinsics.steps"].tolist() == [3, 2]
 
 
 def test_a_step_without_room_changes_nothing(native: ModuleType) -> None:

@@ -16,9 +16,9 @@ from lumigrad.server.training.session import done_message
 from lumigrad.v1 import training_pb2
 from support.backends.gaussian_engines import ENGINES, instruction_set
 from support.calls.raw_training import RATES
-from support.training.random_states import random_state, with_everything, with_surfaces
+from support.training.random_states import random_state, too_fast, with_everything, with_surfaces
 from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
-from support.training.states import DENSITIES, state_of
+from support.training.states import DENSITIES, sensor_camera, state_of
 from support.workers.slow_render import wait_until
 
 ISAS = [name.removeprefix("cpu-") for name in ENGINES if name.startswith("cpu-")]
@@ -156,6 +156,19 @@ def test_a_call_that_ends_ends_its_run_between_two_steps() -> None:
     assert len(errors) == 1 and everything(state) == everything(expected)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_steps_of_intrinsics_that_no_number_can_hold_are_taken_back(isa: str) -> None:
+    state, expected = too_fast(), too_fast()
+    views = [[0], [1], [2], [0, 1], [2], [1, 2, 0]]
+    with instruction_set(isa), maker_of() as maker:
+        assert maker.all(state, views)[1] == len(views)
+        for each in views:
+            plain_step(expected, each)
+    assert everything(state) == everything(expected)
+    # The first two steps do not count.
+    assert state.refinement.tensors()["intrinsics.steps"].tolist() == [4, 2]
+
+
 @pytest.mark.parametrize(
     "setting", [{"projection_method": "PROJECTION_METHOD_UNSCENTED"}, {"response": "RESPONSE_RAY"}]
 )
@@ -171,13 +184,8 @@ def test_poses_of_cameras_that_are_rendered_as_sensors_are_the_same(setting: dic
     assert everything(state) == everything(expected)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda spec: spec.optimizer.rates["intrinsics"].MergeFrom(training_pb2.Rate(initial=1e-3)),
-    ],
-)
-def test_what_is_unusual_needs_python(change: Any) -> None:
+def test_what_is_unusual_needs_python() -> None:
     with maker_of() as maker:
-        assert maker.steps.length(state_of("none", RATES, change), [[0]]) == 0
+        unusual = state_of("none", {**RATES, "poses": 1e-3}, camera=sensor_camera)
+        assert maker.steps.length(unusual, [[0]]) == 0
         assert maker.steps.length(state_of("none", RATES), [[0]]) == 1

@@ -47,6 +47,8 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
         rates["exposures"] = 1e-2
     if camera is opencv_camera and chance.random() < 0.4:
         rates["poses"] = 1e-3
+    if camera is opencv_camera and seen.semantics != gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT and chance.random() < 0.6:
+        rates["intrinsics"] = 1e-3
 
     def change(spec: training_pb2.TrainingSpec) -> None:
         weights = {name: chance.choice((0.0, chance.random())) for name in ("l1", "l2", "dssim", "opacity", "scale")}
@@ -68,7 +70,9 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
             spec.density.adaptive.absolute_gradients = chance.random() < 0.5
 
     levels = chance.random() < 0.5
-    state = state_of(kind, rates, change, levels=levels, coefficients=coefficients, planes=planes, camera=camera)
+    calibrations = chance.choice(((None, None, None), (0, 1, 0)))
+    options: dict[str, Any] = {"coefficients": coefficients, "camera": camera, "calibrations": calibrations}
+    state = state_of(kind, rates, change, levels=levels, planes=planes, **options)
     return state, [chance.sample(range(3), count) for _ in range(STEPS)]
 
 
@@ -91,4 +95,15 @@ def with_everything(kind: str, *, deterministic: bool = False) -> TrainingState:
         spec.gaussians.deterministic = deterministic
         spec.loss.depth = spec.loss.alpha = 0.1
 
-    return state_of(kind, {**RATES, "exposures": 1e-2, "poses": 1e-3}, change, planes=("mask", "depth"))
+    rates = {**RATES, "exposures": 1e-2, "poses": 1e-3, "intrinsics": 1e-3}
+    return state_of(kind, rates, change, planes=("mask", "depth"), calibrations=(0, 1, 0))
+
+
+def too_fast(*, deterministic: bool = False) -> TrainingState:
+    """A training whose intrinsics no number can hold after the first steps, for their rate falls."""
+
+    def change(spec: training_pb2.TrainingSpec) -> None:
+        spec.gaussians.deterministic = deterministic
+        spec.optimizer.rates["intrinsics"].CopyFrom(training_pb2.Rate(initial=1e6, final=1e-3, steps=3))
+
+    return state_of("none", RATES, change, calibrations=(0, 1, 0))

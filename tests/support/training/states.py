@@ -59,11 +59,12 @@ def state_of(
     coefficients: int = 4,
     planes: Sequence[str] = (),
     camera: Callable[..., camera_pb2.Camera] = opencv_camera,
+    calibrations: Sequence[int | None] = (None, None, None),
 ) -> TrainingState:
     """A training of few Gaussians; by default it optimises everything, and `change` may change its spec.
 
     With `levels`, target images are uint8. With 0 coefficients there are colours instead of harmonics. `planes` are
-    what target images have besides colours.
+    what target images have besides colours. Views without a number in `calibrations` have one each.
     """
     known = gaussian_cloud(40, coefficients=coefficients)
     cloud = {name: torch.from_numpy(array) for name, array in known.items()}
@@ -80,7 +81,10 @@ def state_of(
     generator = np.random.default_rng(0)
     pictures = [picture(generator, planes, levels=levels) for _ in range(3)]
     target_images: list[Any] = [SimpleNamespace(tensors=tensors, bytes=1) for tensors in pictures]
-    cameras = [training_pb2.TrainingView(camera=camera(*SIZE, x=0.1 * index)) for index in range(3)]
+    cameras = [
+        training_pb2.TrainingView(camera=camera(*SIZE, x=0.1 * index), calibration=calibration)
+        for index, calibration in enumerate(calibrations)
+    ]
     parameters = Parameters.of_scene(cloud, plan.optimizer)
     density = None if plan.density is None else DensityState(plan.density, parameters)
     reservation: Any = SimpleNamespace(bytes=0, copied_bytes=0, grow=lambda count: None, resize=lambda count: None)

@@ -89,6 +89,11 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
     check(cudaMemcpyAsync(data_.data() + at_poses, workspace.poses, bytes, cudaMemcpyDeviceToDevice, stream),
           "copying poses");
   }
+  for (int v = 0; workspace.films != nullptr && v < count; ++v) {
+    unsigned char* to = data_.data() + at_views + static_cast<std::size_t>(v) * sizeof(View) + offsetof(View, fx);
+    check(cudaMemcpyAsync(to, workspace.films + v, sizeof(Film), cudaMemcpyDeviceToDevice, stream),
+          "copying intrinsics");
+  }
   const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
   call_.settings = settings;
   call_.scene = scene;

@@ -12,7 +12,7 @@
 #include "common/cuda/staging.h"
 #include "common/cuda/tiles.h"
 #include "common/cuda/timer.h"
-#include "gaussians/params.h"
+#include "gaussians/film.h"
 
 namespace lumigrad::gaussians {
 
@@ -27,6 +27,8 @@ struct CudaWorkspace {
   DeviceStaging staging;
   // Poses of the views on the device, for a single slice, in place of the scene's; or null.
   const Pose* poses = nullptr;
+  // Intrinsics of the views on the device, in place of the views' own; or null.
+  const Film* films = nullptr;
 };
 
 // The state of the forward pass that is kept on the device for the backward pass.

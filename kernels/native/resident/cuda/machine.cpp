@@ -13,6 +13,7 @@
 #include "common/threads.h"
 #include "density/cuda/engine.h"
 #include "gaussians/cuda/engine.h"
+#include "resident/cuda/films.h"
 #include "resident/cuda/poses.h"
 #include "training/cuda/engine.h"
 
@@ -127,11 +128,13 @@ class CudaMachine final : public Machine {
 
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
     workspace_.poses = d.poses;
+    workspace_.films = d.films;
     timers_.push_back(
         gaussians::cuda_forward(d.views, d.count, *d.settings, *d.scene, outputs, *pass_, workspace_, stream_));
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
     workspace_.poses = d.poses;
+    workspace_.films = d.films;
     timers_.push_back(
         gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_, workspace_, stream_));
   }
@@ -153,6 +156,19 @@ class CudaMachine final : public Machine {
     cuda_motion_gradient(sums, pose, gradient, stream_);
   }
   void move_pose(double* pose, const float* motion) override { cuda_move_pose(pose, motion, stream_); }
+  void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) override {
+    cuda_draw_film(own, offsets, view, to, stream_);
+  }
+  void film_gradient(const double* sums, const double* own, const float* offsets, bool adds, float* gradient) override {
+    cuda_film_gradient(sums, own, offsets, adds, gradient, stream_);
+  }
+  void step_calibration(const Adam& adam, double rate, const Calibration& from, NextCalibration* next) override {
+    cuda_step_calibration(adam, rate, from, next, stream_);
+  }
+  void check_film(const double* own, NextCalibration* next) override { cuda_check_film(own, next, stream_); }
+  void keep_calibration(const NextCalibration* next, const Calibration& to) override {
+    cuda_keep_calibration(next, to, stream_);
+  }
   void mean(const training::Mean& values, double* to) override {
     timers_.push_back(training::cuda_mean(values, to, stream_));
   }

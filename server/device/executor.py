@@ -63,7 +63,8 @@ class DeviceExecutor:
         self._limit_seconds = limit_seconds
         # Only limits and error texts are used: the queue counts the places itself.
         self._places = places("places of the queue", queue_size, has_tenants=has_tenants)
-        self.queue = Queue(self._places.limit, self._places.share, self._places.kept)
+        self.queue = queue = Queue(self._places.limit, self._places.share, self._places.kept)
+        memory.count_native(lambda: queue.native_successes)
         self.numbers = Numbers()
         # The error raised by waiting and new jobs once the queue is closed.
         self._refusal: type[Exception] = CancelledError

@@ -241,6 +241,7 @@ class Batch:
                 memory.begin(job.call)
             with torch.no_grad(), memory.make_room(self._cost):
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])
+            memory.succeeded(self._cost)
             for job, result in zip(jobs, results, strict=True):
                 job.result = result
         except BaseException as error:

@@ -278,7 +278,10 @@ class DeviceMemory:
         self._contexts: Budget | None = None
         self._stored: Sequence[Budget] = ()
         self._trainings: Account | None = None
+        # Consecutive jobs that lacked memory, and the native jobs that had succeeded when the last of them failed.
         self._failures = 0
+        self._native_successes: Callable[[], int] = lambda: 0
+        self._native_before = 0
         self._lock = threading.Lock()
         # Bytes of concurrent work in the same memory, and bytes that jobs have left for later jobs.
         self._beside = 0
@@ -286,6 +289,10 @@ class DeviceMemory:
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
         """Set the stores that share the memory; only forward states are evicted for jobs."""
         self._contexts, self._stored, self._trainings = contexts, (contexts, scenes), trainings
+
+    def count_native(self, successes: Callable[[], int]) -> None:
+        """Set the function that returns how many native jobs have succeeded, which show that no memory leaks."""
+        self._native_successes = successes
 
     def check(self, cost: Cost, held_bytes: int = 0) -> None:
         """Raise DeviceMemoryError for a job that could not run even if only `held_bytes` were in use."""
@@ -367,6 +374,12 @@ class DeviceMemory:
             raise self._refusal(cost, result.refused_bytes) from result.cause
         raise self._failure(cost) from result.cause
 
+    def succeeded(self, cost: Cost) -> None:
+        """Note that a job has succeeded, after which memory does not seem to leak."""
+        # Jobs that need no memory succeed however much has leaked.
+        if cost.bytes:
+            self._failures = 0
+
     def finish(self) -> None:
         """Wait for the device; raises if it is lost."""
         if self._transfer is not None:
@@ -381,9 +394,7 @@ class DeviceMemory:
                 raise
             release_locals(error)
             return _Shortage(error, room.refused if isinstance(error, NoRoom) else 0)
-        # Jobs that need no memory succeed however much has leaked.
-        if cost.bytes:
-            self._failures = 0
+        self.succeeded(cost)
         return result
 
     def _room_for(self, cost: Cost) -> MemoryRoom:
@@ -414,7 +425,9 @@ class DeviceMemory:
 
     def _failure(self, cost: Cost) -> DeviceMemoryError:
         self._on_shortage(False)
-        free = self._free(cost)
+        free, native = self._free(cost), self._native_successes()
+        if native != self._native_before:
+            self._native_before, self._failures = native, 0
         if 0 < 2 * cost.bytes <= free:
             self._failures += 1
         if self._failures == _MOST_FAILURES:

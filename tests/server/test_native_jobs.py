@@ -12,11 +12,19 @@ import pytest
 import torch
 
 from lumigrad.kernels._native import Outcome, ProbeJob
+from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import BusyError, CancelledError, DeadlineError, DeadlineTooNearError, StoppingError
+from lumigrad.server.core.errors import (
+    BusyError,
+    CancelledError,
+    DeadlineError,
+    DeadlineTooNearError,
+    DeviceMemoryError,
+    StoppingError,
+)
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
-from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.workers.held_device import Asked, StandInCall, held
@@ -218,6 +226,37 @@ def test_a_job_has_the_room_it_was_given_and_a_batch_that_of_all(executor: Devic
         assert executor.queue.predicted_bytes == 2 * (ROOM - 1)
     assert [each.wait() for each in pair] == [Outcome.DONE] * 2
     assert [each.job.together for each in pair] == [2, 2]
+
+
+def test_jobs_that_succeed_show_that_no_memory_leaks() -> None:
+    """Native jobs and batches of Python's do; native jobs that need no memory succeed however much has leaked."""
+    reasons: list[str] = []
+    memory = DeviceMemory(CPU, 1 << 30, on_leak=reasons.append)
+    memory.share_with(Budget(100), Budget(100), Account("bytes of trainings", 100, "--training-mib"))
+    executor = DeviceExecutor(CPU, memory, queue_size=16)
+    quick(executor)
+
+    def fail() -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    def fails(times: int) -> None:
+        for _ in range(times):
+            assert isinstance(Asked(executor, fail, StandInCall(), Cost(bytes=1)).wait().error, DeviceMemoryError)
+
+    fails(4)
+    assert Native(executor, bytes=1).wait() == Outcome.DONE
+    fails(4)
+    with held(executor):
+        entry = BatchEntry("kind", 0.25, None, list)
+        pair = [Asked(executor, fail, StandInCall(), Cost("kind", bytes=1), entry) for _ in range(2)]
+    assert [each.wait().error for each in pair] == [None, None]
+    fails(4)
+    assert not reasons
+    assert Native(executor).wait() == Outcome.DONE
+    assert Native(executor, bytes=1, fails=True).wait() == Outcome.FAILED
+    fails(1)
+    assert len(reasons) == 1
+    executor.close()
 
 
 def test_places_are_counted_for_both_kinds() -> None:

@@ -147,6 +147,7 @@ void bind_serving(nb::module_& m) {
       .def_prop_ro("is_busy", &Queue::is_busy)
       .def_prop_ro("held_seconds", &Queue::held_seconds)
       .def_prop_ro("busy_seconds", &Queue::busy_seconds)
+      .def_prop_ro("native_successes", &Queue::native_successes)
       .def_prop_ro("last_success", [](const Queue& self) {
         const Clock::time_point moment = self.last_success();
         return moment == Clock::time_point::min() ? -INFINITY : seconds_of(moment.time_since_epoch());

@@ -269,6 +269,11 @@ Clock::time_point Queue::last_success() const {
   return last_success_;
 }
 
+std::uint64_t Queue::native_successes() const {
+  Lock lock(mutex_);
+  return native_successes_;
+}
+
 Outcome Queue::admit(Job& job) const {
   const Demand& demand = job.demand;
   if (is_closed_) return Outcome::kClosed;
@@ -385,6 +390,9 @@ void Queue::run_native(Lock& lock) {
     job->error = error;
     job->outcome = outcome == Outcome::kCancelled && job->overdue_limit > 0 ? Outcome::kOverdue : outcome;
   }
+  const auto takes_memory = [](const NativeJob* job) { return job->demand.bytes > 0; };
+  const bool took_memory = std::any_of(jobs.begin(), jobs.end(), takes_memory);
+  native_successes_ += outcome == Outcome::kDone && took_memory;
   end(lock, seconds, ok && outcome == Outcome::kDone);
   lock.lock();
 }

@@ -1,6 +1,7 @@
 // The queue of all jobs for the device's thread, native or in Python.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -74,6 +75,8 @@ class Queue {
   double busy_seconds() const;
   // When the last batch ended; the least time point if it failed.
   Clock::time_point last_success() const;
+  // The number of native batches that have succeeded with device memory.
+  std::uint64_t native_successes() const;
 
  private:
   struct Running {
@@ -115,6 +118,7 @@ class Queue {
   double busy_seconds_ = 0;
   std::optional<Clock::time_point> busy_since_;
   Clock::time_point last_success_ = Clock::time_point::min();
+  std::uint64_t native_successes_ = 0;
 };
 
 }  // namespace lumigrad::serving

@@ -136,7 +136,8 @@ class Occlusion:
 
     def _drawn(self, rows: CutRows, depth: float, camera: Camera, index: int) -> Array:
         runtime, call = self.runtime, self.call
-        plan = self._plan_of_pass(len(rows.tensors["means"]), index)
+        means = rows.tensors["means"]
+        plan = self._plan_of_pass(len(means), index)
 
         def draw() -> Delivery[Array]:
             tensors = with_backdrop(rows.tensors, camera, plan.settings, depth)
@@ -148,8 +149,10 @@ class Occlusion:
             download = runtime.transfer.start_download([tiles])
             return Delivery(download.arrays[0], download)
 
-        copies = rows.bytes + plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
-        cost = Cost(bytes=copies, is_repeatable=True)
+        # The pool counts the rows, to which the pass adds a colour each.
+        colors = means.element_size() * len(means)
+        drawing = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
+        cost = Cost(bytes=colors + drawing, is_repeatable=True)
         runtime.memory.check(cost)
         return runtime.executor.deliver(draw, call, cost)
 

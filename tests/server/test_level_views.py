@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from lumigrad.client import Camera
+from lumigrad.client.wire.cameras import camera_message
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan
 from lumigrad.server.engines.levels import LevelTable
 from lumigrad.server.scenes import level_view
 from lumigrad.server.scenes.level_view import LevelView
+from lumigrad.server.scenes.occlusion import Occlusion
 from lumigrad.server.storage.page_pool import PagePool
 from lumigrad.v1 import render_pb2
 from support.workers.held_device import StandInCall
@@ -70,3 +77,26 @@ def test_a_view_that_is_never_gathered_leaves_nothing_of_a_deleted_scene(
         with pytest.raises(level_view.BusyError):
             view.choose(spec, SimpleNamespace(cameras=[]))  # type: ignore[arg-type]
     assert pool.bytes == 0
+
+
+def test_a_search_for_hidden_pages_counts_only_what_it_adds_to_the_rows() -> None:
+    """The pool counts the rows, which a pass does not copy."""
+    costs: list[int] = []
+    runtime: Any = SimpleNamespace(
+        limits=Limits.of(Config()),
+        transfer=Transfer(torch.device("cpu")),
+        memory=SimpleNamespace(check=lambda cost: costs.append(cost.bytes)),
+        executor=SimpleNamespace(deliver=lambda draw, call, cost: draw().result),
+    )
+    camera = camera_message(Camera.look_at((0, 0, -2), (0, 0, 5), width=64, height=48))
+    spec = render_pb2.RenderSpec(cameras=[camera], outputs=["color"])
+    count = 100_000
+    shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
+    plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, runtime.limits, "spec")
+    assert isinstance(plan, GaussianPlan)
+    rows: Any = SimpleNamespace(tensors={name: torch.ones(shape) for name, shape in shapes.items()}, bytes=44 * count)
+    unused: Any = None
+    search = Occlusion(SCENE, unused, unused, spec, plan, runtime, StandInCall(), unused, unused)  # type: ignore[arg-type]
+    assert not search._drawn(rows, 5.0, plan.cameras[0], 0).any()
+    drawing = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
+    assert costs == [drawing + 4 * count]

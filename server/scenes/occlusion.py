@@ -73,12 +73,12 @@ class Occlusion:
         view = self._name(most_rows)
         known = pages.hidden(self.scene_id, view)
         if known is not None:
-            return np.asarray(known.numpy())
+            return np.unpackbits(known.numpy(), count=len(hidden)).astype(bool)
         seen = np.zeros(len(cut.pages), bool)
         for index, camera in enumerate(self.plan.cameras):
             seen |= self._seen_by(camera, index, most_rows)
         hidden[cut.pages] = ~seen
-        pages.keep_hidden(self.scene_id, view, torch.from_numpy(hidden))
+        pages.keep_hidden(self.scene_id, view, torch.from_numpy(np.packbits(hidden)))
         return hidden
 
     def _name(self, most_rows: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -23,6 +23,8 @@ from lumigrad.server.storage.lru import LruStore
 _CUT_FRACTION = 2
 # Memory of a page besides its rows, measured as 1.5 KB for each of 50,000 pages of one Gaussian.
 OVERHEAD_BYTES = 1536
+# The number of views whose hidden pages are kept: those of the cameras of a large capture, which come again and again.
+_MOST_VIEWS = 1024
 # How often a call that waits for room checks whether it has ended.
 _LOOK_SECONDS = 0.05
 
@@ -70,7 +72,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
     """Pages and cuts of one tenant, by name. They share the memory of stored scenes, and count towards its budget.
 
     A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both. The pool also keeps which pages are
-    hidden in a view, [P] bool, since finding them takes about as long as drawing the others.
+    hidden in the last views, a bit for each page, since finding them takes about as long as drawing the others.
 
     A cut serves only one view, and can be copied from pages again: once it is drawn, it is evicted before any page.
     """
@@ -83,6 +85,8 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         self._metrics = metrics
         # The bytes of cuts being drawn, by drawer: they stay in memory even if they are evicted here.
         self._drawn: dict[Hashable, int] = {}
+        # The names of the last views whose hidden pages were kept, the least recently used first.
+        self._views: OrderedDict[str, None] = OrderedDict()
         # Calls that wait for room, in order of arrival.
         self._waiting: deque[Hashable] = deque()
         self._changed = threading.Condition()
@@ -129,14 +133,23 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         return found
 
     def hidden(self, scene_id: str, view: str) -> torch.Tensor | None:
-        """Return which pages are hidden in a view, [P] bool, if that is known."""
-        found = self._find(f"{scene_id}/hidden/{view}")
+        """Return which pages are hidden in a view, [P / 8] bytes of bits, if that is known."""
+        name = f"{scene_id}/hidden/{view}"
+        with self._lock:
+            found = self._cache.get(name)
+            if found is not None:
+                self._use_view(name)
         assert not isinstance(found, CutRows)
         return found
 
     def keep_hidden(self, scene_id: str, view: str, hidden: torch.Tensor) -> None:
-        """Store which pages are hidden in a view, if there is room."""
-        self._keep(f"{scene_id}/hidden/{view}", hidden, hidden.nbytes + OVERHEAD_BYTES)
+        """Store which pages are hidden in a view, if there is room. Only the last views are kept."""
+        name = f"{scene_id}/hidden/{view}"
+        with self._lock:
+            self._use_view(name)
+            while len(self._views) > _MOST_VIEWS:
+                self._cache.pop(self._views.popitem(last=False)[0])
+        self._keep(name, hidden, hidden.nbytes + OVERHEAD_BYTES)
 
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
         """Store rows in the form that they have, if there is room."""
@@ -160,6 +173,10 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         with self._lock:
             for name in [name for name in self._cache.names() if name.startswith(f"{scene_id}/")]:
                 self._cache.pop(name)
+
+    def _use_view(self, name: str) -> None:
+        self._views[name] = None
+        self._views.move_to_end(name)
 
     def _find(self, name: str) -> torch.Tensor | CutRows | None:
         with self._lock:

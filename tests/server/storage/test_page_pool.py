@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
 from lumigrad.server.core.errors import CancelledError
 from lumigrad.server.core.metrics import Metrics
@@ -62,3 +63,22 @@ def test_cuts_get_room_in_the_order_of_their_arrival() -> None:
     for thread in threads:
         thread.join(30)
     assert order == ["large", "small"]
+
+
+def test_the_views_of_a_moving_camera_displace_no_pages() -> None:
+    pages, count = 25_000, 5_000
+    pool = PagePool(32 << 20, Budget(32 << 20), Metrics())
+    for page in range(1000):
+        pool.keep_page("a-scene", page, 0, torch.zeros(1 << 12, dtype=torch.uint8))
+    before = pool.bytes
+    first = torch.ones(-(-pages // 8), dtype=torch.uint8)
+    pool.keep_hidden("a-scene", "first", first)
+    for view in range(count):
+        pool.keep_hidden("a-scene", f"{view}", torch.zeros_like(first))
+        assert pool.hidden("a-scene", "first") is not None
+    assert pool.hidden("a-scene", f"{count - 1000}") is not None
+    assert pool.hidden("a-scene", "0") is None
+    assert all(pool.page("a-scene", page, 0, is_packed=True) is not None for page in range(1000))
+    assert pool.bytes - before < 8 << 20
+    pool.forget("a-scene")
+    assert pool.bytes == 0

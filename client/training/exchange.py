@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import DeadlineExceeded, Internal, Unavailable
+from lumigrad.client.errors import DeadlineExceeded, Internal, LumigradError, Unavailable
 from lumigrad.client.transport.call import Call, Cancellation
 from lumigrad.client.transport.connection import REPLY_LIMIT_BYTES, Connection
 from lumigrad.client.transport.lanes import StreamTrip
@@ -136,6 +136,8 @@ class Exchange:
         self._lock = threading.Lock()
         self._sent: deque[_Sent] = deque()
         self._is_over = False
+        # The error that ended the call, even while earlier replies have not been received.
+        self.error: LumigradError | None = None
         self._has_ended = threading.Event()
         self._call = connection.open_stream(connection.training.Train, self._frames(), call)
         threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
@@ -195,7 +197,7 @@ class Exchange:
             for frame in frames:
                 for reply in self._complete(frame, frames):
                     self._incoming.put(reply)
-            error: Exception = Unavailable(f"the worker at {self._target} ended the training's call")
+            error: LumigradError = Unavailable(f"the worker at {self._target} ended the training's call")
         except grpc.RpcError as failed:
             error = exception_of(failed, self._target, self._timeout_s)
             error.__cause__ = failed
@@ -208,6 +210,7 @@ class Exchange:
             while self._sent:
                 self._sent.popleft().trip.end(succeeded=False)
             self._has_ended.set()
+        self.error = error
         self._incoming.put(error)
 
     def _complete(self, first: Frame[Any], frames: Iterator[Frame[Any]]) -> list[TrainReply]:

@@ -16,6 +16,7 @@ from lumigrad.client.errors import (
     LaneLost,
     LumigradError,
     ResourceExhausted,
+    TrainingHeld,
     TrainingLost,
     Unavailable,
 )
@@ -174,6 +175,19 @@ class TrainingStream:
         self._expect(request)
         if self._exchange is not None:
             self._exchange.send(request, has_lanes=self._has_lanes)
+
+    def check_held(self) -> None:
+        """Raises TrainingHeld if another client has taken over the training, even before earlier replies are received.
+
+        Resumes the training if its call was cancelled for another reason.
+        """
+        error = None if self._exchange is None else self._exchange.error
+        if isinstance(error, Cancelled):
+            try:
+                self._resume(error)
+            except TrainingHeld:
+                self.is_refused = True
+                raise
 
     def drop_refused(self) -> int | None:
         """Resumes the training without the refused request and all that were sent after it.

@@ -244,6 +244,7 @@ class Trainer(Staying):
                 while sent < last and sent - number < limit and not (sent > number and self._rests_before(sent)):
                     self.send_step(sent, chosen[sent - first], size, shown, image_format, own_loss=True)
                     sent += 1
+                self._stream.check_held()
                 yield Batch(self, self._images())
                 if self._applied != number:
                     raise LumigradError("the batch before was not applied: call its apply(color=…) in each round")
@@ -376,6 +377,7 @@ class Trainer(Staying):
     def apply(self, number: int, gradients: Mapping[str, Encoded]) -> LateResult:
         """Sends the gradients of a batch, encoded as in `Request.gradients`; called by `Batch.apply`."""
         self._recover()
+        self._stream.check_held()
         result = LateResult(number, self)
         message = training_pb2.TrainRequest(gradients=training_pb2.StepGradients(number=number))
         self._stream.send(Request(message, number, gradients=gradients))

@@ -20,6 +20,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.v1 import training_pb2
 from support.fault_proxy import FaultProxy
 from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.slow_render import wait_until
 from support.workers.spooling import kill
 from support.workers.worker import WorkerProcess, worker
 
@@ -207,6 +208,30 @@ def test_a_former_holder_neither_takes_a_training_back_nor_ends_it(spooled: Work
         os.kill(spooled.worker_pid, signal.SIGKILL)
         with Client(spooled.target, retry_s=60).resume_trainer(old.training_id, old.lease) as again:
             assert again.snapshot_step is not None
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+@pytest.mark.parametrize("is_applied_before", [False, True])
+def test_gradients_of_a_former_holder_are_refused(
+    spooled: WorkerProcess, in_flight: int, is_applied_before: bool
+) -> None:
+    with Client(spooled.target) as first, Client(spooled.target) as second:
+        old = first.trainer(LESSON.scene, LESSON.cameras, rates=RATES)
+        batches = old.batches(4, in_flight=in_flight)
+        batch = next(batches)
+        if is_applied_before:
+            batch.apply(color=batch.color)
+            batch = next(batches)
+        exchange = old._stream._exchange
+        assert exchange is not None
+        new = second.resume_trainer(old.training_id, old.lease)
+        wait_until(lambda: exchange.error is not None, "the end of the call")
+        with pytest.raises(TrainingHeld, match="another client"):
+            batch.apply(color=batch.color)
+        with pytest.raises(TrainingHeld, match="another client"):
+            next(old.batches(1))
+        assert new.step_number <= is_applied_before
+        new.close()
 
 
 def test_a_lost_reply_to_the_start_keeps_nobody_from_the_scene() -> None:

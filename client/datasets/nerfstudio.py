@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.datasets import calibration
 from lumigrad.client.datasets.fields import Fields, opengl_pose
 from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.nerfstudio_lens import lens_of, say_ignored
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import Split, View
-from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.source import malformed, shortened
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import SensorModel
 
@@ -87,11 +88,22 @@ def _split(top: Fields, files: Sequence[str], names: Sequence[str]) -> Split | N
         lists[field] = {name for file in top.objects(field) for name in named[PurePosixPath(portable(file))]}
     if not lists:
         return None
+    _warn_of_both(top, lists)
     train, *others = (lists.get(field) for field in LISTS)
     held_out = set().union(*(each for each in others if each))
     if train is None:
         return Split(frozenset(set(names) - held_out), frozenset(held_out))
     return Split(frozenset(train), frozenset(held_out or set(names) - train))
+
+
+def _warn_of_both(top: Fields, lists: Mapping[str, set[str]]) -> None:
+    """Warns of photographs that the file's lists name both for fitting and for evaluation."""
+    train, *others = LISTS
+    for field in others:
+        both = sorted(lists.get(train, set()) & lists.get(field, set()))
+        if both:
+            text = f"{train} and {field} both name {shortened(', '.join(both), 300)}"
+            warn_caller(f"{top.path}: {text}: scores of a fit will be those of photographs that it was fitted to")
 
 
 def _mask(frame: Fields, beside: Files) -> Path | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +130,14 @@ def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, 
     write_images(tmp_path, 8)
     # Programs on Windows write paths like these.
     files = {f"{name}_filenames": [f".\\images\\photo_{k}.jpg" for k in which] for name, which in lists.items()}
-    capture = Capture.load(write(tmp_path, 8, **files))
+    both = set(lists.get("train", "")) & set(lists.get("test", ""))
+    told = (
+        pytest.warns(UserWarning, match=r"train_filenames and test_filenames both name photo_0, ")
+        if both
+        else nullcontext()
+    )
+    with told:
+        capture = Capture.load(write(tmp_path, 8, **files))
     found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
     assert ["".join(names(part)) for part in divide(found, None, capture.split)] == [fitted, held_out]
     assert ["".join(names(part)) for part in divide(found, 4, capture.split)] == ["123567", "04"]
@@ -136,6 +145,22 @@ def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, 
     capture.moved((1, 2, 3)).save(tmp_path / "again")
     again = Capture.load(tmp_path / "again").split
     assert again == capture.split
+
+
+def test_photographs_that_are_fitted_and_held_out_are_named(tmp_path: Path) -> None:
+    write_images(tmp_path, 4)
+    files = [f"images/photo_{k}.jpg" for k in range(4)]
+    with pytest.warns(UserWarning) as told:
+        Capture.load(write(tmp_path, train_filenames=files[:3], val_filenames=files[2:], test_filenames=files[3:]))
+    (said,) = [str(each.message) for each in told]
+    text = (
+        "train_filenames and val_filenames both name photo_2: scores of a fit will be those of photographs that it was"
+    )
+    assert said.endswith(f"transforms.json: {text} fitted to")
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Capture.load(write(tmp_path, train_filenames=files[:3], val_filenames=files[3:], test_filenames=files[3:]))
 
 
 def test_lists_that_name_no_frame_or_leave_none_are_refused(tmp_path: Path):

@@ -105,8 +105,12 @@ def _columns_in(comment: str, count: int, places: Mapping[str, int]) -> list[tup
     """Returns the columns that a comment names, as NumPy's savetxt writes them; none for any other remark."""
     words = re.sub(r"\s+(?=[\[(])", "", comment.replace(",", " ").replace(";", " ")).split()
     columns = [_name_and_unit(word, places) for word in words]
-    known = sum(name in places or _is_longer(name, places) for name, _ in columns)
-    return columns if len(columns) == count and known >= min(count, 2) else []
+    names = {name for name, _ in columns}
+    if len(columns) != count or len(names) != count:
+        return []
+    # Remarks have words such as "x-axis", too, but seldom three of them.
+    found = {places[part] for name in names for part in (name, *_parts(name)) if part in places}
+    return columns if len(names & places.keys()) >= min(count, 2) or len(found) >= min(count, 3) else []
 
 
 def _name_and_unit(field: str, places: Mapping[str, int]) -> tuple[str, str]:
@@ -132,8 +136,13 @@ def _check_unnamed(names: Sequence[str], count: int, places: Mapping[str, int]) 
 
 def _is_longer(name: str, places: Mapping[str, int]) -> bool:
     """Whether a name is one of `places` with other words before or after it: "x_world", "pos.x"."""
+    return any(part in places for part in _parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    """Returns what is before, and what is after each gap of a name."""
     gaps = re.finditer(r"[\s_.:/-]+", name)
-    return any(part in places for gap in gaps for part in (name[: gap.start()], name[gap.end() :]))
+    return [part for gap in gaps for part in (name[: gap.start()], name[gap.end() :])]
 
 
 def _fields(line: str) -> list[str]:

@@ -51,6 +51,8 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         # NumPy's savetxt writes names as a comment.
         ("g.txt", "# made today\n# r x y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
         ("h.txt", "# spheres along x\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),
+        ("l.txt", "# points along x-axis y-axis\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),
+        ("m.txt", "# x and y and\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),
         ("f.txt", "a title, or names that say nothing\n" + "\n".join(",".join(map(str, row)) + "," for row in SPHERES)),
     ],
 )

@@ -27,6 +27,7 @@ _READERS = {"obj": read_obj, "ply": read_ply}
 # Bytes of a binary STL header, which ends with the number of triangles in four bytes, and of a triangle; a text STL has
 # its first facet within the last number of bytes.
 _STL_HEADER, _STL_TRIANGLE, _STL_TEXT = 84, 50, 1 << 12
+_STL_KEYWORD = re.compile(rb"\s+(?=(?:facet|outer|vertex|endloop|endfacet|endsolid|solid)\b)", re.IGNORECASE)
 _PRINTABLE = b"\t\n\r" + bytes(range(32, 127))
 _Part = tuple[Float64, npt.NDArray[np.int64]]
 
@@ -101,7 +102,7 @@ def _read(path: str | PathLike[str]) -> list[_Part]:
 def _read_stl(path: str | PathLike[str]) -> list[_Part]:
     trimesh = require("trimesh", "mesh", "reading mesh files")
     with open(path, "rb") as file:
-        content = _without_rest(path, file.read())
+        content = _in_lines(_without_rest(path, file.read()))
     try:
         scene = trimesh.load_scene(BytesIO(content), file_type="stl", process=False)
     except Exception as error:  # Parsers raise various errors for damaged files.
@@ -113,8 +114,15 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
         for shape in shapes
         if np.size(getattr(shape, "faces", ()))
     ]
-    _check_facets(path, sum(len(faces) for _, faces in parts))
+    _check_facets(path, content, sum(len(faces) for _, faces in parts))
     return parts
+
+
+def _in_lines(content: bytes) -> bytes:
+    """Returns a text STL with a line for each keyword, as the parser needs it; other files as they are."""
+    is_text = content[:_STL_TEXT].lstrip()[:5].lower() == b"solid" and _stl_end(content)[1] != len(content)
+    vertices = len(re.findall(rb"vertex", content, re.IGNORECASE)) if is_text else 0
+    return _STL_KEYWORD.sub(b"\n", content) if content.count(b"\n") < vertices else content
 
 
 def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
@@ -143,8 +151,8 @@ def _stl_end(content: bytes) -> tuple[int, int]:
     return count, _STL_HEADER + _STL_TRIANGLE * count
 
 
-def _check_facets(path: str | PathLike[str], read: int) -> None:
+def _check_facets(path: str | PathLike[str], content: bytes, read: int) -> None:
     """Raises InvalidArgument for a text whose last solid is truncated, which the parser skips silently."""
-    written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", Path(path).read_bytes(), re.MULTILINE | re.IGNORECASE))
+    written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", content, re.MULTILINE | re.IGNORECASE))
     if 0 < read < written:
         raise malformed(path, f"expected {written} whole triangles, got {read}; the file may be incomplete")

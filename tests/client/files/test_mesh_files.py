@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
@@ -304,3 +305,22 @@ def test_triangles_behind_those_that_a_binary_stl_counts_are_not_left_out(tmp_pa
     count = len(Mesh.load(tmp_path / "torus.stl"))
     with pytest.raises(InvalidArgument, match=f"more.stl: expected {count:,} triangles, as its header says, got more"):
         Mesh.load(tmp_path / "more.stl")
+
+
+@pytest.mark.parametrize("separator", ["\r", " ", "\t\t"])
+def test_text_stl_need_not_be_in_lines(tmp_path: Path, separator: str) -> None:
+    """Lines end with a carriage return alone on old Macs, and some programs write one line."""
+    boxes = [trimesh.creation.box((1.0, 2.0, size)) for size in (3.0, 4.0)]
+    text = "\n".join(map(trimesh.exchange.stl.export_stl_ascii, boxes))
+    (tmp_path / "lines.stl").write_text(text)
+    (tmp_path / "one.stl").write_text(text.replace("\n", separator))
+    (tmp_path / "facets.stl").write_text(re.sub(r"\n\s*(?!facet|solid|endsolid)", separator, text))
+    expected = Mesh.load(tmp_path / "lines.stl")
+    assert len(expected) == 24
+    for name in ("one.stl", "facets.stl"):
+        found = Mesh.load(tmp_path / name)
+        np.testing.assert_array_equal(found.vertices, expected.vertices)
+        np.testing.assert_array_equal(found.faces, expected.faces)
+    (tmp_path / "one.stl").write_text(text.replace("\n", separator)[:-300])
+    with pytest.raises(InvalidArgument, match=r"one.stl: expected \d+ whole triangles, got 12; the file may be"):
+        Mesh.load(tmp_path / "one.stl")

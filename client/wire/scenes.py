@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,8 @@ class SceneChanges:
     tensors: Mapping[str, Any]
     poses: Mapping[str, Any]
     enabled: Mapping[str, bool]
+    # The last scene that they were applied to, and the result: checks take time, and warnings are given once.
+    _last: list[tuple[Scene, Scene]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def message(self, handle: SceneHandle, payload: PayloadWriter) -> scene_pb2.UpdateRequest:
         """Returns the update request without the scene_id; tensors are appended to `payload`."""
@@ -238,9 +240,16 @@ class SceneChanges:
         scene = handle.scene
         if scene is None:
             return None
+        for before, after in self._last:
+            if before is scene:
+                return after
+        changed: Scene
         if isinstance(scene, World):
-            return scene.with_poses(self.poses).with_enabled(self.enabled)
-        return replace(scene, **self.tensors)
+            changed = scene.with_poses(self.poses).with_enabled(self.enabled)
+        else:
+            changed = replace(scene, **self.tensors)
+        self._last[:] = [(scene, changed)]
+        return changed
 
     def _check(self, kind: str) -> None:
         if kind == "levels":

@@ -146,6 +146,21 @@ def write_doubles(path: Path, places: np.ndarray, *, is_splat: bool = True) -> N
     path.write_text("\n".join([*head, "end_header", *rows, ""]))
 
 
+def test_updates_are_warned_of_once(client: Client) -> None:
+    for name, near, far in (
+        ("means", gaussians(PLACES), gaussians(PLACES).means + UTM),
+        ("positions", MAKERS["positions"](np.zeros(3)), PLACES + UTM),
+        ("vertices", Mesh(TETRAHEDRON, FACES), TETRAHEDRON + UTM),
+    ):
+        handle = client.put(near)
+        with pytest.warns(PrecisionWarning) as told:
+            updated = client.update(handle, **{name: far})
+        assert [str(each.message).partition(":")[0] for each in told] == [name]
+        assert told[0].filename == __file__
+        np.testing.assert_array_equal(getattr(updated.scene, name), far.astype(np.float32))
+        client.delete(updated)
+
+
 def test_files_of_doubles_say_what_is_lost(tmp_path: Path) -> None:
     for name, is_splat in (("scene.ply", True), ("points.ply", False)):
         path = tmp_path / name

@@ -15,6 +15,7 @@ from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView, beside
 from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.parser import path_of
 from lumigrad.client.shell.stages import Stages
 
 _EXAMPLES = """\
@@ -33,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
     help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}; with --levels a folder"
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help=help_text)
+    parser.add_argument("output", metavar="OUTPUT", type=path_of, help=help_text)
     help_text = "build levels of detail, and write them as streamed SOG into the folder OUTPUT"
     option(parser, "--levels", help_text, action="store_true")
     option(parser, "--sh-degree", "cut harmonics above this degree (default: keep all)", type=int, choices=range(5))

@@ -43,6 +43,7 @@ from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
+from lumigrad.client.shell.parser import path_of
 from lumigrad.client.training.options import extent_of
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.camera import Camera
@@ -102,7 +103,7 @@ def _dataset(text: str) -> Path:
     """Parses the path of a data set."""
     if text.startswith("sample:") and not Path(text).exists():
         raise argparse.ArgumentTypeError(f"expected photographs, got {text}; `lumigrad sample capture DIR` makes some")
-    return Path(text)
+    return path_of(text)
 
 
 def _nth(text: str) -> int:

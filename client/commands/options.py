@@ -10,7 +10,7 @@ from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.shell.parser import number
+from lumigrad.client.shell.parser import number, path_of
 from lumigrad.client.transport.addresses import DEFAULT_TARGET, TARGET_VARIABLE
 from lumigrad.client.transport.channel import TOKEN_VARIABLE, Tls
 from lumigrad.client.transport.lanes import LaneMode
@@ -140,7 +140,7 @@ def direction(text: str) -> tuple[float, float, float]:
 # Settings that options of one kind share.
 count = whole("a whole number >= 1", 1)
 COUNT: dict[str, Any] = {"type": count, "metavar": "N"}
-FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-FOLDER: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+FILE: dict[str, Any] = {"type": path_of, "metavar": "FILE"}
+FOLDER: dict[str, Any] = {"type": path_of, "metavar": "DIR"}
 SECONDS: dict[str, Any] = {"type": positive_number, "metavar": "SECONDS"}
 SIZE: dict[str, Any] = {"type": picture_size, "metavar": "WxH"}

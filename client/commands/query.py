@@ -18,6 +18,7 @@ from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text, naming
+from lumigrad.client.shell.parser import path_of
 from lumigrad.client.values.world import Sign
 
 _DESCRIPTION = f"""\
@@ -94,7 +95,7 @@ def _named(paths: list[Path]) -> str:
 
 
 def _add_obstacles(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("meshes", nargs="+", type=Path, metavar="MESH", help=f"files of obstacles: {MESHES}")
+    group.add_argument("meshes", nargs="+", type=path_of, metavar="MESH", help=f"files of obstacles: {MESHES}")
     add_placement(group, f"{', '.join(UNITS)}, or metres per unit (default: m)")
     option(group, "--sign", "how to decide what is inside a mesh", "auto", choices=get_args(Sign))
 

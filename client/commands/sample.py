@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.destination import in_order, with_progress
@@ -15,6 +14,7 @@ from lumigrad.client.samples.city import write_city
 from lumigrad.client.samples.photographer import Exposure, photograph
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
+from lumigrad.client.shell.parser import path_of
 from lumigrad.client.shell.stages import Stages
 
 # A fit needs two photographs or more, and holds out every eighth.
@@ -40,7 +40,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", choices=("capture", "city"), help="posed photographs and points, or a city of Gaussians"
     )
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help="folder of the capture, or .ply of the city")
+    parser.add_argument("output", metavar="OUTPUT", type=path_of, help="folder of the capture, or .ply of the city")
     count = whole(f"a whole number from {_LEAST} to {_MOST}", _LEAST, _MOST)
     option(parser, "--photographs", "number of photographs", 48, type=count, metavar="N")
     option(parser, "--size", "size of the photographs (default: 480x360)", **SIZE)

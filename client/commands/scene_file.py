@@ -23,6 +23,7 @@ from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS
 from lumigrad.client.settings.gaussians import Primitive
+from lumigrad.client.shell.parser import path_of
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
@@ -86,7 +87,7 @@ def add_lod(parser: argparse._ActionsContainer) -> None:
 def scene_path(text: str) -> Path:
     """Parses SCENE: a path, or the name of a sample."""
     try:
-        return located(text)
+        return located(path_of(text))
     except InvalidArgument as error:
         # The same error as for any other file that does not exist, which is noticed when the file is read.
         raise FileNotFoundError(error.violations[0].description) from error

@@ -18,6 +18,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import load_gaussians, read_drive_log
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
+from lumigrad.client.shell.parser import path_of
 from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.drive.doubts import doubts, doubts_of_files
 from lumigrad.protos.drive.json_node import ManifestError
@@ -40,11 +41,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     text = "read the scenes in a folder, and their files, without a worker"
     check = actions.add_parser("check", help=text, description=text, epilog=_HEADING + _CHECK)
-    check.add_argument("path", metavar="DIR", type=Path, help="the folder of scenes")
+    check.add_argument("path", metavar="DIR", type=path_of, help="the folder of scenes")
     text = "send the requests of a simulator's log to a worker again"
     replay = actions.add_parser("replay", help=text, description=text, epilog=_HEADING + _REPLAY)
-    replay.add_argument("path", metavar="FILE", type=Path, help="the log")
-    option(replay, "--pictures", "folder for the pictures", metavar="DIR", type=Path)
+    replay.add_argument("path", metavar="FILE", type=path_of, help="the log")
+    option(replay, "--pictures", "folder for the pictures", metavar="DIR", type=path_of)
     add_connection(replay)
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -95,6 +96,13 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a number, got {text}") from None
+
+
+def path_of(text: str) -> Path:
+    """Parses a path, which must not be empty: pathlib reads that as the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got ''")
+    return Path(text)
 
 
 def _plain(message: str) -> str:

@@ -362,6 +362,11 @@ class Guard:
         return self._call
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, GeneratorExit):
+            # A generator that is being closed must raise nothing else. Python raises the error again: raised in a
+            # function that has it as a variable, it would refer to itself.
+            self._handler.leave(self._call, self._translate(_answer(self._call, error)), error)
+            return
         if error is not None:
             self._refuse(error)
         self._handler.leave(self._call, None, None)
@@ -372,9 +377,6 @@ class Guard:
         call, context = self._call, self._context
         answer = self._translate(_answer(call, error))
         self._handler.leave(call, answer, error)
-        # A generator that is being closed must not raise anything else.
-        if isinstance(error, GeneratorExit):
-            raise error
         context.set_trailing_metadata((_named(call), *answer.trailing_metadata))
         context.abort(answer.code, answer.text)
         raise AssertionError("gRPC's abort raises")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Cuboid, DeadlineExceeded, LumigradError, Mesh, Obstacle, World
+from lumigrad.client import Camera, Client, Cuboid, DeadlineExceeded, LumigradError, Mesh, Obstacle, Spheres, World
 from support.training.scenes import gaussian_lesson
 from support.training.streets import ROW_BYTES, street_lesson
 from support.workers.worker import WorkerProcess, worker
@@ -44,6 +44,9 @@ LESSON = gaussian_lesson(60)
 STREET = street_lesson(3000, seed=1)
 # Large enough for shared memory.
 LARGE = gaussian_lesson(30_000)
+SPHERES = Spheres(
+    np.random.default_rng(0).normal(size=(200_000, 3)), np.full((200_000, 3), 0.5), np.full(200_000, 0.01)
+)
 WIDE = [Camera.look_at((0, 0, 4), (0, 0, 0), width=640, height=480)] * 8
 
 
@@ -90,6 +93,18 @@ def run_late(client: Client) -> None:
             client.render(handle, WIDE, timeout_s=part * seconds)
 
 
+def arrive_late(client: Client) -> None:
+    """Time-outs that are over while the scene of a call arrives."""
+    with Client(client.target, lane="stream") as slow:
+        for scene in (SPHERES, LARGE.scene):
+            began = time.monotonic()
+            slow.render(scene, WIDE[:1], timeout_s=60)
+            seconds = time.monotonic() - began
+            for part in np.linspace(0.02, 0.9, 12):
+                with suppress(DeadlineExceeded):
+                    slow.render(scene, WIDE[:1], timeout_s=part * seconds)
+
+
 def train(client: Client) -> None:
     images = LESSON.target_images(client)
     with client.trainer(LESSON.scene, LESSON.cameras, images, snapshot_every=4) as trainer:
@@ -108,7 +123,7 @@ def train_in_blocks(client: Client) -> None:
         trainer.snapshot()
 
 
-@pytest.mark.parametrize("use", [render, change, query, refuse, run_late, train, train_in_blocks])
+@pytest.mark.parametrize("use", [render, change, query, refuse, run_late, arrive_late, train, train_in_blocks])
 def test_calls_leave_no_garbage(use: Callable[[Client], None], tmp_path: Path) -> None:
     sign = tmp_path / "look"
     command = (sys.executable, "-c", PROGRAM, str(sign), "serve")

@@ -191,5 +191,10 @@ def _near(launches: Sequence[_Launch], frame: DriveFrame) -> _Launch | None:
 def _own(error: Exception, *, is_first: bool) -> Exception:
     """Return an error as that of a frame; raises it if nothing is rendered yet and repeating the call can help."""
     if is_first and isinstance(error, DeviceMemoryError | BusyError) and error.retry_seconds is not None:
-        raise error
-    return error
+        try:
+            raise error
+        finally:
+            # The error's traceback refers to this frame. This cycle would keep what the call held.
+            del error
+    # The frames in its traceback refer to the outcomes that keep it.
+    return error.with_traceback(None)

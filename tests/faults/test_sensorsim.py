@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import psutil
 import pytest
 from google.rpc.error_details_pb2 import BadRequest
 
 from lumigrad.protos.details import find
+from lumigrad.server.core.errors import BusyError
+from lumigrad.server.sensorsim.renders import _own
 from support.calls.gaussian_calls import gaussian_spec
 from support.calls.raw_calls import opencv_camera
 from support.driving.scenes import AROUND, END_US, FRONT, SCENE, WIDE, Street, frame, moved, pose, street
@@ -383,3 +389,27 @@ def test_rollouts_survive_a_worker_that_drains(place: Street, steps: int) -> Non
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
     with replaceable_worker(*options) as (first, replace):
         rollouts(lambda: first.target, steps, replace)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_refused_frames_leave_no_garbage(is_first: bool) -> None:
+    held: list[weakref.ref[np.ndarray]] = []
+
+    def render() -> dict[int, Exception]:
+        rows = np.zeros(8)
+        held.append(weakref.ref(rows))
+        outcomes = {}
+        try:
+            raise BusyError("no room", 1.0)
+        except BusyError as error:
+            outcomes[0] = own = _own(error, is_first=is_first)
+        assert isinstance(own, BusyError)
+        return outcomes
+
+    gc.disable()
+    try:
+        with suppress(BusyError):
+            render()
+        assert held[0]() is None
+    finally:
+        gc.enable()

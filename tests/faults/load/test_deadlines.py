@@ -44,6 +44,14 @@ def known_seconds(slow: SlowRender, size: int = SIZE) -> float:
     return min(took)
 
 
+def seconds_of_three(slow: SlowRender, views: int, size: int) -> float:
+    """The time that three calls take, one after another."""
+    started = time.perf_counter()
+    for _ in range(3):
+        list(slow.start(views, size=size))
+    return time.perf_counter() - started
+
+
 def refusal(slow: SlowRender, timeout: float, size: int = SIZE) -> Any:
     """The error of a refused call, repeated because the deadline may come before the refusal on a busy machine."""
     for _ in range(20):
@@ -72,11 +80,11 @@ def test_a_call_that_cannot_be_done_in_time_is_refused_at_once(process: WorkerPr
 
 
 def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRender) -> None:
-    # The calls are so large that delays on a busy machine matter little, and so small that three take much less than
-    # the 30 s for which the worker remembers them. Other calls cannot interrupt their single view.
+    # The calls are so large that delays on a busy machine matter little, and so small that the worker, which remembers
+    # calls for 30 s, remembers three of them. Other calls cannot interrupt their single view.
     large, size = 24 * VIEWS, SIZE // 2
-    for _ in range(3):
-        list(slow.start(large, size=size))
+    while seconds_of_three(slow, large, size) > 15 and large > 6 * VIEWS:
+        large //= 2
     seconds = known_seconds(slow, size)
     running = slow.start(large, size=size)
     wait_for_work(process)

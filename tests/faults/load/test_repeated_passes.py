@@ -6,6 +6,7 @@ Seconds are the worker's processor time, which other work on the machine does no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.answers import UNKNOWN
 from support.calls.gaussian_calls import gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
@@ -150,36 +151,43 @@ def test_passes_that_are_given_up_stop_and_leave_states_as_they_are(
 
 
 @pytest.fixture(scope="module")
-def late() -> Iterator[tuple[WorkerProcess, RawClient]]:
-    """A worker that pauses between a pass and its reply."""
+def paused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerProcess, RawClient, Path]]:
+    """A worker that pauses between a pass and its reply while the returned file exists."""
+    pause = tmp_path_factory.mktemp("paused") / "pause"
     before = (
-        "import sys, time",
+        "import os, sys, time",
         "from functools import partialmethod",
         "from lumigrad.server.storage.contexts import ContextStore as store",
         "def late(self, add, *state):\n"
         "    print('adding a state', file=sys.stderr, flush=True)\n"
-        "    time.sleep(0.5)\n"
+        f"    while os.path.exists({str(pause)!r}):\n"
+        "        time.sleep(0.01)\n"
         "    return add(self, *state)",
         "store.add = partialmethod(late, store.add)",
     )
     with worker("--device", "cpu", before=before) as process:
         client = RawClient(process.target)
-        yield process, client
+        yield process, client, pause
+        pause.unlink(missing_ok=True)
         client.close()
 
 
 @pytest.mark.parametrize("way", ["native", "general", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_callers_that_go_before_the_reply_leave_no_state(
-    late: tuple[WorkerProcess, RawClient], kind: str, way: str
+    paused: tuple[WorkerProcess, RawClient, Path], kind: str, way: str
 ) -> None:
-    process, client = late
+    process, client, pause = paused
     passes = Passes(client, kind, *QUICK).prepare()
     wait_for(process, "lumigrad_contexts", 0)
     for number in range(2):
+        pause.touch()
         told = process.log.count("adding a state")
         call = passes.render(number, way)
         process.wait_for_log("adding a state", count=told + 1)
         call.cancel()
+        # Calls on one connection arrive in order, so the worker knows of the cancellation before it answers this one.
+        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
+        pause.unlink()
         wait_for(process, "lumigrad_calls_in_progress", 0)
         assert process.metric("lumigrad_contexts") == 0

@@ -140,22 +140,13 @@ def forward_steps(
     whole: bool = False,
 ) -> Steps[Forward]:
     """Do what `forward` does in steps, between which other work may run on the thread; `whole`: one step on CUDA."""
-    check_cameras(gaussians, cameras, settings)
-    _check_outputs(settings, outputs)
-    _check_rays(gaussians, cameras, settings, rays)
-    _check_rows(rows, cameras[0].height, outputs, retain)
+    _check(gaussians, cameras, settings, outputs, rays, rows, retain)
     backgrounds = check_background(background, gaussians, len(cameras))
     slices = _slices(gaussians, cameras, transforms)
     size, lidar = (cameras[0].width, cameras[0].height), cameras[0].lidar is not None
     native_settings = settings.native(gaussians.degree(settings), *size, lidar=lidar)
     kept_names = _retained(outputs) if retain else ()
-    drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
-    levels = level_buffer("color", into, (len(cameras), *size[::-1], gaussians.channels), gaussians.device)
-    if levels is not None:
-        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
-        # A backward pass also needs the floats.
-        drawn -= {"color"} - {*kept_names}
-    tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
+    tensors, levels = _buffers(gaussians, cameras, outputs, kept_names, into)
     given = None if rays is None else rays.detach().contiguous()
     engine, times = engine_for(gaussians.device), Stages()
     scene = gaussians.arrays()
@@ -167,10 +158,8 @@ def forward_steps(
     is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + gaussians.count
     for part in launches(len(cameras), view_work, is_cuda=is_cuda, is_whole=is_whole):
         views = views_of(gaussians, cameras[part], settings, slices)
-        parts: dict[str, torch.Tensor | None] = by_view
-        if len(views) < len(cameras):
-            parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
-        arrays = {**scene, **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
+        own = by_view if len(views) == len(cameras) else _part_of(by_view, part)
+        arrays = {**scene, **own, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
         kept, spent = yield from engine.forward(views, native_settings, arrays, retain, rows)
         times.views += spent.views
     if "surface_normals" in outputs:
@@ -193,6 +182,45 @@ def forward_steps(
         )
     found = tensors if levels is None else {**tensors, "color": levels}
     return Forward({name: found[name] for name in outputs}, state, times)
+
+
+def _check(
+    gaussians: Gaussians,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    outputs: Sequence[str],
+    rays: torch.Tensor | None,
+    rows: tuple[int, int] | None,
+    retain: bool,
+) -> None:
+    """Raises ArgumentError unless a forward pass of these arguments is possible."""
+    check_cameras(gaussians, cameras, settings)
+    _check_outputs(settings, outputs)
+    _check_rays(gaussians, cameras, settings, rays)
+    _check_rows(rows, cameras[0].height, outputs, retain)
+
+
+def _buffers(
+    gaussians: Gaussians,
+    cameras: Sequence[Camera],
+    outputs: Sequence[str],
+    kept: Sequence[str],
+    into: Mapping[str, torch.Tensor] | None,
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+    """The tensors that the kernels write: outputs and kept images by name, and colours as levels if `into` has them."""
+    drawn = {*outputs, *kept, *(["expected_depth"] if "surface_normals" in outputs else [])}
+    shape = len(cameras), cameras[0].height, cameras[0].width, gaussians.channels
+    levels = level_buffer("color", into, shape, gaussians.device)
+    if levels is not None:
+        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        # A backward pass also needs the floats.
+        drawn -= {"color"} - {*kept}
+    return {name: _allocate(name, gaussians, cameras, into) for name in drawn}, levels
+
+
+def _part_of(by_view: Mapping[str, torch.Tensor | None], part: slice) -> dict[str, torch.Tensor | None]:
+    """The tensors of some of the views."""
+    return {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
 
 
 def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:

@@ -151,17 +151,8 @@ def forward_steps(
     settings = enclosing(settings, inputs, cameras)
     near, far = depth_range(cameras, settings)
     kept_names = _retained(settings, outputs) if retain else set()
-    wanted = {*outputs, *kept_names}
-    track = bool(wanted & TRACKED)
-    native_settings = settings.native(track)
-    levels = level_buffer(
-        "color", into, (len(cameras), cameras[0].height, cameras[0].width, inputs.channels), inputs.device
-    )
-    if levels is not None:
-        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
-        # A backward pass also needs the floats.
-        wanted -= {"color"} - kept_names
-    images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
+    native_settings = settings.native(bool({*outputs, *kept_names} & TRACKED))
+    images, levels = _buffers(inputs, cameras, settings, outputs, kept_names, into)
     by_view = images if levels is None else {**images, "color_levels": levels}
     engine, times = engine_for(inputs.device), Stages()
     is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + positions.shape[0]
@@ -183,6 +174,25 @@ def _retained(settings: Settings, outputs: Sequence[str]) -> set[str]:
     if not settings.exact:
         return {"color", "info"}
     return {"color", "blend", "stop"} | ({"sphere_ids"} if "depth" in outputs else set())
+
+
+def _buffers(
+    inputs: Inputs,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    outputs: Sequence[str],
+    kept: set[str],
+    into: Mapping[str, torch.Tensor] | None,
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+    """The tensors that the kernels write: outputs and kept images by name, and colours as levels if `into` has them."""
+    wanted = {*outputs, *kept}
+    shape = len(cameras), cameras[0].height, cameras[0].width, inputs.channels
+    levels = level_buffer("color", into, shape, inputs.device)
+    if levels is not None:
+        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        # A backward pass also needs the floats.
+        wanted -= {"color"} - kept
+    return _allocate(wanted, len(cameras), cameras[0], inputs, settings, into), levels
 
 
 def _allocate(

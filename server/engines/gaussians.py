@@ -312,8 +312,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
         message.response = gaussians_pb2.RESPONSE_RAY
     on_rays = known(_RESPONSES, message.response, f"{where}.response") == "ray"
     surfels = message.primitive == gaussians_pb2.PRIMITIVE_SURFEL
-    more = ON_SURFELS if surfels else ON_RAYS if on_rays else ()
-    names = [name for name in (*OUTPUTS, *more) if not (surfels and name in WITHOUT)]
+    names, differentiable = _output_names(surfels=surfels, on_rays=on_rays)
     among = "" if surfels or on_rays else f" (with RESPONSE_RAY also {', '.join(ON_RAYS)})"
     outputs = checked_outputs(spec, names, field, among=among)
     cameras = gaussian_cameras(spec, field)
@@ -332,8 +331,11 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     check_response(cameras, settings, has_rays, field)
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
-    per_view = {} if on_rays else dict.fromkeys(("means2d", "means2d_abs"), 2 * len(cameras) * layout.each)
-    differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
+    gradient_sizes = {**tensors, "background": prod(background), **_view_gradient_sizes(cameras, transforms)}
+    if rays:
+        gradient_sizes["rays"] = RAY_VALUES * prod(output_shapes["alpha"])
+    if not on_rays:
+        gradient_sizes |= dict.fromkeys(("means2d", "means2d_abs"), 2 * len(cameras) * layout.each)
     # Properties that batched calls must share besides the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
     # Whether the call can be batched with others.
@@ -341,14 +343,8 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     return GaussianPlan(
         outputs=outputs,
         output_shapes=output_shapes,
-        upstream_shapes={name: output_shapes[name] for name in names if name in differentiable},
-        gradient_sizes={
-            **tensors,
-            "background": prod(background),
-            **_view_gradient_sizes(cameras, transforms),
-            **({"rays": RAY_VALUES * prod(output_shapes["alpha"])} if rays else {}),
-            **per_view,
-        },
+        upstream_shapes={name: output_shapes[name] for name in differentiable},
+        gradient_sizes=gradient_sizes,
         default_wanted=tuple(tensors),
         row_gradients=[name for name in tensors if not (name == "colors" and layout.color_views)],
         count=prod(layout.lead),
@@ -363,6 +359,14 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
         rays=rays,
         field=field,
     )
+
+
+def _output_names(*, surfels: bool, on_rays: bool) -> tuple[list[str], list[str]]:
+    """Return the names of all outputs, and of those with gradients."""
+    more = ON_SURFELS if surfels else ON_RAYS if on_rays else ()
+    names = [name for name in (*OUTPUTS, *more) if not (surfels and name in WITHOUT)]
+    differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
+    return names, [name for name in names if name in differentiable]
 
 
 def _view_gradient_sizes(cameras: Sequence[Camera], transforms: Sequence[Transform]) -> dict[str, int]:

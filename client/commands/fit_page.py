@@ -14,6 +14,7 @@ import viser
 from lumigrad.client.client import Client
 from lumigrad.client.commands.view_page import viewpoints
 from lumigrad.client.datasets import Capture
+from lumigrad.client.errors import ResourceExhausted
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.training.trainer import Trainer
@@ -44,6 +45,8 @@ class LiveScene:
         self._shown_at, self._shown_step = monotonic(), trainer.step_number
         self.steps = 1
         self.handle = _newest(trainer)
+        # Whether the worker has refused a newer version.
+        self._is_last = False
 
     def show(self, trainer: Trainer, psnr: float) -> None:
         """Shows the scene after some steps, if there are browsers; `psnr` is in decibels."""
@@ -54,9 +57,15 @@ class LiveScene:
         sessions = self._viewer.sessions
         if not sessions:
             return
-        self.handle = _newest(trainer)
+        if not self._is_last:
+            try:
+                self.handle = _newest(trainer)
+            except ResourceExhausted:
+                self._is_last = True
         score = f"{self._recipe.compared}: {psnr:.1f} dB"
         text = f"{self._pacing.text(number)}, {score}, {self.handle.count:,} {self._recipe.noun}"
+        if self._is_last:
+            text += "; the picture no longer changes: the worker's spool has no room for newer versions"
         self._text.content = f'<div style="opacity:0.8;padding:0 0.6em 0.5em;font-size:0.85em">{text}</div>'
         for session in sessions:
             session.refresh()

@@ -18,6 +18,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
+from lumigrad.client.errors import ResourceExhausted
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe, Schedule
@@ -28,6 +29,7 @@ from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 
 # The number of photographs in a preview.
@@ -66,6 +68,7 @@ def fit(
     shown = [shots[index] for index in samples(shots, _SHOWN)]
     background = recipe.background.color
     found: Gaussians | Spheres | None = None
+    may_publish = True
     while found is None or not (pacing.is_over(trainer.step_number) or stopped.is_set()):
         _advance(trainer, schedule, pacing, journal, stopped, live)
         scene = trainer.scene()
@@ -78,12 +81,21 @@ def fit(
         with naming(scene_path), replaced(scene_path) as new:
             found.save(new)
             write_offset(scene_path, recipe.offset)
-        # The handle needs a copy of the scene to determine the depth range of spheres.
-        handle = replace(trainer.publish(), scene=scene)
-        rendered = [levels_of(picture) for picture in pictures(client, handle, shown, background)]
+        handle = _published(trainer, scene) if may_publish else None
+        may_publish = handle is not None
+        rendered = [levels_of(picture) for picture in pictures(client, handle or scene, shown, background)]
         preview = side_by_side([rendered, [shot.read().pixels for shot in shown]])
         journal.preview(trainer.step_number, preview)
     return found
+
+
+def _published(trainer: Trainer, scene: Gaussians | Spheres) -> SceneHandle | None:
+    """Publishes the scene; returns None if the worker's spool has no room for it, which costs only previews."""
+    try:
+        # The handle needs a copy of the scene to determine the depth range of spheres.
+        return replace(trainer.publish(), scene=scene)
+    except ResourceExhausted:
+        return None
 
 
 def _advance(

@@ -375,6 +375,16 @@ def test_photographs_for_which_the_worker_has_no_room_are_refused_before_they_ar
         assert "photographs on the worker: 1." in done.stdout
 
 
+def test_a_fit_beside_a_spool_that_cannot_be_written_goes_on(capture: Path, tmp_path: Path) -> None:
+    scene, spool = tmp_path / "scene.ply", tmp_path / "spool"
+    with worker("--device", "cpu", "--spool", str(spool)) as process:
+        (spool / "0").rename(tmp_path / "away")
+        done = fit(capture, scene, "--steps", "20", "--strategy", "none", target=process.target)
+        assert done.returncode == 0, done.stderr
+        assert process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") > 0
+    assert len(previews(scene)) > 2 and len(Gaussians.load(scene)) == COUNT
+
+
 def test_a_fit_that_cannot_write_its_folder_leaves_no_training_behind(
     capture: Path, tmp_path: Path, running: WorkerProcess
 ):

@@ -117,32 +117,52 @@ class Exposures:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Poses:
-    """Poses of all views, f64 [V, 12], which are optimised: rotations, row by row, and translations, world to camera.
-
-    A step multiplies them from the left by exp(xi), as `training.apply_pose_update`.
+class Motions:
+    """Motions xi of the poses of all views, f32 [V, 6], 0 between steps, with Adam's state.
 
     Attributes:
-        values: f32 [V, 6], the motions xi, 0 between steps.
         first: First moments of `values`.
         second: Second moments of `values`.
         steps: i64 [V] on the host, the number of steps of each pose.
     """
 
-    poses: torch.Tensor
     values: torch.Tensor
     first: torch.Tensor
     second: torch.Tensor
     steps: torch.Tensor
     rate: Rate
 
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Poses:
+    """Poses of all views, f64 [V, 12], which are optimised: rotations, row by row, and translations, world to camera.
+
+    A step multiplies them from the left by exp(xi), as `training.apply_pose_update`.
+
+    Attributes:
+        ends: Poses of sensors at the end of the exposure, f64 [V, 12]; None for OpenCV's cameras.
+        start: Motions of the poses, which also move the ends if these have none; None if they do not move.
+        end: Motions of the ends.
+    """
+
+    poses: torch.Tensor
+    ends: torch.Tensor | None
+    start: Motions | None
+    end: Motions | None
+
     def native(self) -> Any:
         """The extension's poses."""
-        arrays = _rows(self, "poses", (6,))
-        shape = (len(self.values), 12)
-        check_tensor("poses.poses", self.poses, (torch.float64,), shape, self.values.device, in_place=True)
-        arrays["poses"] = self.poses
-        return _native.make_resident_poses(self.rate, **arrays), arrays
+        arrays: dict[str, Any] = {}
+        rates: dict[str, Any] = {}
+        for prefix, motions in (("start", self.start), ("end", self.end)):
+            found = {} if motions is None else _rows(motions, f"poses.{prefix}", (6,))
+            arrays.update({f"{prefix}_{part}": tensor for part, tensor in found.items()})
+            rates[f"{prefix}_rate"] = None if motions is None else motions.rate
+        for name, tensor in (("poses", self.poses), ("end_poses", self.ends)):
+            if tensor is not None:
+                check_tensor(f"poses.{name}", tensor, (torch.float64,), (None, 12), self.poses.device, in_place=True)
+                arrays[name] = tensor
+        return _native.make_resident_poses(**rates, **arrays), arrays
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -179,7 +199,7 @@ class Intrinsics:
 
 
 def _rows(
-    of: Exposures | Poses | Intrinsics, name: str, shape: tuple[int, ...], steps_on: torch.device = _HOST
+    of: Exposures | Motions | Intrinsics, name: str, shape: tuple[int, ...], steps_on: torch.device = _HOST
 ) -> dict[str, torch.Tensor]:
     """Checks and returns the arrays of optimised rows."""
     arrays = {part: getattr(of, part) for part in ("values", "first", "second")}
@@ -298,7 +318,7 @@ def bind(
         parameters: By the names of the scene's tensors.
         adam: The optimiser's settings.
         exposures: Exposures of the views.
-        poses: Poses of the views, which replace those of the cameras; the cameras must then be OpenCV's.
+        poses: Poses of the views, which replace those of the cameras: all of them sensors, or all OpenCV's.
         intrinsics: Intrinsics of the views, which replace those of the cameras; the cameras must then be OpenCV's.
         noise: Noise after each step.
         observation: Statistics that each step updates.

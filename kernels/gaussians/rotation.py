@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
 
 Array = np.ndarray
@@ -20,29 +21,17 @@ def rotation_matrix(name: str, given: Array) -> Array:
     Raises:
         ArgumentError: The matrix is not orthonormal.
     """
-    left, _, right = np.linalg.svd(given)
     error = float(np.abs(given @ given.T - np.eye(3)).max())
     if error > _ORTHONORMAL or np.linalg.det(given) < 0.0:
         expected = f"a rotation: orthonormal to {_ORTHONORMAL:g}, of determinant 1"
         raise ArgumentError(name, expected, f"{given.tolist()}")
-    result: Array = left @ right
-    return result
+    return np.array(_native.nearest_rotation(given.ravel().tolist())).reshape(3, 3)
 
 
-def axis_and_angle(rotation: Array) -> tuple[Array, float]:
-    """The axis [3], of length 1, and the angle in [0, pi] of a rotation."""
-    skew = rotation - rotation.T
-    twice_sine = np.array([skew[2, 1], skew[0, 2], skew[1, 0]])
-    length = float(np.linalg.norm(twice_sine))
-    angle = math.atan2(length, float(np.trace(rotation)) - 1.0)
-    if length > 1e-6 * (1.0 + angle):
-        return twice_sine / length, angle
-    if angle < 1.0:
-        return (twice_sine / length if length > 0.0 else np.array([1.0, 0.0, 0.0])), angle
-    # Half a turn: the axis is the column of largest length of (R + 1) / 2.
-    columns = 0.5 * (rotation + np.eye(3))
-    axis: Array = columns[:, int(np.argmax(np.diag(columns)))]
-    return axis / np.linalg.norm(axis), angle
+def turn_between(start: Array, end: Array) -> tuple[Array, float]:
+    """The axis [3], of length 1, and the angle in [0, pi] of the rotation from one rotation [3, 3] to another."""
+    axis, angle = _native.turn_between(start.ravel().tolist(), end.ravel().tolist())
+    return np.array(axis), angle
 
 
 def cross_matrix(v: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check
 from lumigrad.kernels.gaussians.lidar import SpinningLidar
-from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, axis_and_angle, cross_matrix, rotation_about
+from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, cross_matrix, turn_between
 from lumigrad.kernels.gaussians.sensor_lenses import (
     GROUPS,
     INVERSE_BEGINS,
@@ -79,14 +79,20 @@ class SensorSource:
     @property
     def eye(self) -> Array:
         """The viewpoint for spherical harmonics, [3]: the mean of the centres at the start and at the end."""
-        start: Array = -self.rotation.T @ self.translation
-        end: Array = -self.end_rotation.T @ self.end_translation
+        # A fixed order of the sums, not that of a BLAS, so that native code gives the same bits.
+        start, end = (
+            0.0 - (first + second + third)
+            for first, second, third in (
+                self.rotation * self.translation[:, None],
+                self.end_rotation * self.end_translation[:, None],
+            )
+        )
         mean: Array = 0.5 * (start + end)
         return mean
 
     def turn(self) -> tuple[Array, float]:
         """The axis [3] and the angle of the rotation from the start to the end, seen from the camera."""
-        return axis_and_angle(self.end_rotation @ self.rotation.T)
+        return turn_between(self.rotation, self.end_rotation)
 
     def native(self, width: int, height: int) -> Any:
         """The extension's sensor."""
@@ -136,21 +142,14 @@ def gradients(sources: Sequence[SensorSource], d_eye: Array, sums: Array) -> dic
 
 
 def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
-    spin, carried, push, timed = sums
-    axis, angle = source.turn()
-    to_end = rotation_about(axis * angle) if source.rolling else np.eye(3)
+    ends = (source.rotation, source.translation), (source.end_rotation, source.end_translation)
+    start, end = ([*rotation.flat, *translation] for rotation, translation in ends)
+    found = _native.sensor_pose_gradients(start, end, source.rolling, d_eye.tolist(), sums.ravel().tolist())
     result = {}
-    for suffix, turn, d_translation, rotation, translation in (
-        ("", spin - carried, push - timed, source.rotation, source.translation),
-        ("_end", to_end @ carried, timed, source.end_rotation, source.end_translation),
-    ):
-        # The eye is the mean of -R^T t at both ends; without motion the start counts for both.
-        share = 0.5 if source.rolling else (0.0 if suffix else 1.0)
-        d_t = d_translation - share * rotation @ d_eye
-        phi = turn + share * np.cross(translation, rotation @ d_eye)
+    for suffix, (rotation, _), (d_t, phi, motion) in zip(("", "_end"), ends, np.reshape(found, (2, 3, 3)), strict=True):
         result["camera_translation" + suffix] = d_t
         result["camera_rotation" + suffix] = 0.5 * cross_matrix(phi) @ rotation
-        result["camera_pose" + suffix] = np.concatenate([d_t, phi + np.cross(translation, d_t)])
+        result["camera_pose" + suffix] = np.concatenate([d_t, motion])
     return result
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lumigrad.kernels.checks import is_whole
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
-from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, axis_and_angle, rotation_about, rotation_matrix
+from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, rotation_about, rotation_matrix, turn_between
 
 Array = np.ndarray
 
@@ -77,7 +77,7 @@ class Slices:
 
     def turn(self, index: int) -> tuple[Array, float]:
         """The axis [3] and the angle of a moving slice's rotation from start to end, world frame."""
-        return axis_and_angle(self.ends[index][:3, :3] @ self.rotations[index].T)
+        return turn_between(self.rotations[index], self.ends[index][:3, :3])
 
     def middle(self) -> tuple[Array, Array]:
         """Rotations [G, 3, 3] and translations [G, 3] at the middle of the exposure."""

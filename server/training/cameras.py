@@ -20,8 +20,8 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import camera_pb2, gaussians_pb2, training_pb2
 
 _POSE_WIDTH = 6
-# Bytes on the device of a view's pose and of its camera's own intrinsics.
-_PLACED_BYTES = (12 + 4) * 8
+# Bytes on the device of a view's poses and of its camera's own intrinsics.
+_PLACED_BYTES = (12 + 12 + 4) * 8
 _WANTED = {POSES: "cameras", END_POSES: "cameras", INTRINSICS: "cameras", LENSES: "lenses"}
 _SHARED = (INTRINSICS, LENSES)
 
@@ -33,6 +33,7 @@ class _Placed:
     Attributes:
         by_name: Adam's state of each parameter.
         poses: f64 [V, 12], see `resident.Poses`.
+        ends: f64 [V, 12], the poses at the end of the exposure; those at the start if there are no others.
         films: f64 [V, 4], see `resident.Intrinsics`.
         steps: i64 [K], the number of steps of each calibration.
         is_ahead: Whether they are newer than the parameters on the host.
@@ -40,6 +41,7 @@ class _Placed:
 
     by_name: dict[str, Refinement]
     poses: torch.Tensor
+    ends: torch.Tensor
     films: torch.Tensor
     steps: torch.Tensor
     is_ahead: bool = False
@@ -47,13 +49,16 @@ class _Placed:
     @staticmethod
     def of(by_name: Mapping[str, Refinement], views: Views, device: torch.device) -> _Placed:
         """Copy the parameters to the device."""
+        ends = [_ends(view.camera) for view in views.messages]
+        poses = [[[*pose.rotation, *pose.translation] for pose in (each[0], each[-1])] for each in ends]
         cameras = [view.camera.opencv for view in views.messages]
-        poses = [[*camera.rotation, *camera.translation] for camera in cameras]
         films = [[camera.fx, camera.fy, camera.cx, camera.cy] for camera in cameras]
         steps = by_name[INTRINSICS].tensors["steps"] if INTRINSICS in by_name else torch.zeros(0, dtype=torch.int64)
+        start, end = torch.tensor(poses, dtype=torch.float64).to(device).unbind(1)
         return _Placed(
             {name: refinement.copied(device) for name, refinement in by_name.items()},
-            torch.tensor(poses, dtype=torch.float64).to(device),
+            start.contiguous(),
+            end.contiguous(),
             torch.tensor(films, dtype=torch.float64).to(device),
             steps.to(device, copy=True),
         )
@@ -61,7 +66,7 @@ class _Placed:
     def copied(self) -> _Placed:
         """Return a copy of what steps change."""
         by_name = {name: refinement.copied() for name, refinement in self.by_name.items()}
-        return _Placed(by_name, self.poses.clone(), self.films, self.steps.clone(), self.is_ahead)
+        return _Placed(by_name, self.poses.clone(), self.ends.clone(), self.films, self.steps.clone(), self.is_ahead)
 
     def settled(self, name: str) -> Refinement:
         """Return a parameter on the host."""
@@ -76,8 +81,6 @@ class CameraRefinement:
 
     Steps without Python refine on the device; `settle` copies the results to the host.
 
-    Attributes:
-        is_resident: Whether steps without Python can do this refinement: none at all, or one without sensors.
     """
 
     def __init__(self, views: Views, rates: Collection[str]) -> None:
@@ -87,32 +90,42 @@ class CameraRefinement:
         self._by_name = {
             name: Refinement(torch.zeros(rows, width)) for name, (rows, width) in _shapes(views, rates).items()
         }
-        self.is_resident = _is_resident(views, rates)
+        self._models = {view.camera.WhichOneof("model") for view in views.messages}
 
     @staticmethod
     def bytes(views: Views, rates: Collection[str]) -> int:
         """Return the memory that refinement takes."""
         shapes = _shapes(views, rates)
         refined = sum(rows * Refinement.row_bytes(width) for rows, width in shapes.values())
-        if not shapes or not _is_resident(views, rates):
-            return refined
-        return 2 * refined + len(views) * _PLACED_BYTES
+        return 2 * refined + len(views) * _PLACED_BYTES if shapes and LENSES not in shapes else refined
 
     @property
     def is_ahead(self) -> bool:
         """Whether parameters on the device are newer than those on the host."""
         return self._placed is not None and self._placed.is_ahead
 
-    def bound(self, views: Views, optimizer: Optimizer, device: torch.device) -> dict[str, Any]:
+    def is_resident(self, *, makes_sensors: bool) -> bool:
+        """Return whether steps without Python can do this refinement; `makes_sensors`: OpenCV's cameras are sensors."""
+        are_sensors = makes_sensors or self._models == {"sensor"}
+        known = {POSES, END_POSES} if are_sensors else {POSES, INTRINSICS}
+        return not self._by_name or (self._by_name.keys() <= known and len(self._models) == 1)
+
+    def bound(self, views: Views, optimizer: Optimizer, device: torch.device, *, are_sensors: bool) -> dict[str, Any]:
         """Return the poses and intrinsics that steps without Python change in place; None for what is not refined."""
         poses: resident.Poses | None = None
         intrinsics: resident.Intrinsics | None = None
         if self._by_name and self._placed is None:
             self._placed = _Placed.of(self._by_name, views, device)
         placed, rates = self._placed, optimizer.rates
-        if placed is not None and POSES in self._by_name:
-            tensors = placed.by_name[POSES].tensors
-            poses = resident.Poses(poses=placed.poses, rate=rates[POSES].numbers, **tensors)
+        if placed is not None and (POSES in self._by_name or END_POSES in self._by_name):
+            start, end = (
+                resident.Motions(rate=rates[name].numbers, **placed.by_name[name].tensors)
+                if name in self._by_name
+                else None
+                for name in (POSES, END_POSES)
+            )
+            ends = placed.ends if are_sensors else None
+            poses = resident.Poses(poses=placed.poses, ends=ends, start=start, end=end)
         if placed is not None and INTRINSICS in self._by_name:
             tensors = {**placed.by_name[INTRINSICS].tensors, "steps": placed.steps}
             numbers = self._calibrations
@@ -140,10 +153,17 @@ class CameraRefinement:
         if placed is None or not placed.is_ahead:
             return
         settled = {name: placed.settled(name) for name in self._by_name}
-        poses = placed.poses.tolist() if POSES in settled else []
-        for number in settled[POSES].changed(self._by_name[POSES]) if poses else ():
+        moved = {
+            number
+            for name in (POSES, END_POSES)
+            if name in settled
+            for number in settled[name].changed(self._by_name[name])
+        }
+        poses = placed.poses.tolist(), placed.ends.tolist()
+        for number in sorted(moved):
             view = copy.deepcopy(views.messages[number])
-            view.camera.opencv.rotation[:], view.camera.opencv.translation[:] = poses[number][:9], poses[number][9:]
+            for pose, of_views in zip(_ends(view.camera), poses, strict=False):
+                pose.rotation[:], pose.translation[:] = of_views[number][:9], of_views[number][9:]
             views.messages[number] = view
         self._by_name = settled
         placed.is_ahead = False
@@ -279,11 +299,12 @@ def _check_semantics(views: Views, plan: TrainingPlan, rates: Sequence[str]) -> 
     require(not needing, "start.spec.gaussians.semantics", limit, "GAUSSIAN_SEMANTICS_GSPLAT")
 
 
-def _is_resident(views: Views, rates: Collection[str]) -> bool:
-    names = {name for name in OF_CAMERAS if name in rates}
-    return not names or (
-        names <= {POSES, INTRINSICS} and all(view.camera.HasField("opencv") for view in views.messages)
-    )
+def _ends(camera: camera_pb2.Camera) -> list[Any]:
+    """Return the poses of a camera, one, or two if it moves during the exposure."""
+    if camera.HasField("opencv"):
+        return [camera.opencv]
+    sensor = camera.sensor
+    return [sensor.start, sensor.end] if sensor.HasField("end") else [sensor.start]
 
 
 def _shapes(views: Views, rates: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -329,12 +350,7 @@ def _with_motion(
 ) -> training_pb2.TrainingView:
     """Return a view with its world-to-camera matrices at the start and the end multiplied from the left by exp(xi)."""
     view = copy.deepcopy(message)
-    if view.camera.HasField("opencv"):
-        poses: list[tuple[Any, torch.Tensor | None]] = [(view.camera.opencv, start)]
-    else:
-        sensor = view.camera.sensor
-        poses = [(sensor.start, start), (sensor.end, end if sensor.HasField("end") else None)]
-    for pose, xi in poses:
+    for pose, xi in zip(_ends(view.camera), (start, end), strict=False):
         if xi is None:
             continue
         matrix = torch.eye(4, dtype=torch.float64)

@@ -234,7 +234,7 @@ class ResidentSteps:
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
             exposures=exposures,
-            **key.refinement.bound(state.views, optimizer, scene.device),
+            **key.refinement.bound(state.views, optimizer, scene.device, are_sensors=plan.cameras[0].is_sensor),
             noise=noise if adds_noise else None,
             observation=observation,
         )
@@ -279,9 +279,7 @@ def _is_plain(state: TrainingState, step: int) -> bool:
     plan, loss = state.plan, state.plan.loss
     if plan.kind != KIND or loss is None or not state.parameters.count:
         return False
-    if not state.refinement.is_resident or state.blocks is not None:
-        return False
-    if state.refinement.wanted and makes_sensors(plan.settings):
+    if not state.refinement.is_resident(makes_sensors=makes_sensors(plan.settings)) or state.blocks is not None:
         return False
     # The terms of surfaces do not run on GPUs yet, and there are no pose gradients through the normals of a surface.
     is_cpu = next(iter(state.parameters.values.values())).device.type == "cpu"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,7 @@
 #include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
 #include "gaussians/cpu/packed.h"
+#include "gaussians/sensor_pose.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -111,6 +113,32 @@ Sensor make_sensor(const std::string& lens, const std::string& shutter, bool con
   s.elevation = field[2];
   s.elevation_span = field[3];
   return s;
+}
+
+using Rotation = std::array<double, 9>;
+using NativePose = std::array<double, 12>;
+
+Rotation rotation_near(const Rotation& matrix) {
+  Rotation found;
+  nearest_rotation(matrix.data(), found.data());
+  return found;
+}
+
+std::pair<std::array<double, 3>, double> turn_of(const Rotation& start, const Rotation& end) {
+  std::array<double, 3> axis;
+  const double angle = turn_between(start.data(), end.data(), axis.data());
+  return {axis, angle};
+}
+
+// The numbers of both EndGradients.
+std::array<double, 18> pose_gradients(const NativePose& start, const NativePose& end, bool rolling,
+                                      const std::array<double, 3>& d_eye, const std::array<double, kMotionSums>& sums) {
+  EndGradient found[2];
+  sensor_pose_gradient(start.data(), end.data(), rolling, d_eye.data(), sums.data(), found);
+  std::array<double, 18> numbers;
+  static_assert(sizeof(numbers) == sizeof(found));
+  std::memcpy(numbers.data(), found, sizeof(found));
+  return numbers;
 }
 
 Unscented make_unscented(double alpha, double beta, double kappa, double margin, bool require_all) {
@@ -260,6 +288,9 @@ void bind_settings(nb::module_& m) {
         "inverse_reference"_a, "windshield"_a, "behind"_a, "parameters"_a, "inverse_windshield"_a, "limit"_a,
         "distance_limit"_a, "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a, "clockwise"_a,
         "field"_a);
+  m.def("nearest_rotation", &rotation_near, "matrix"_a);
+  m.def("turn_between", &turn_of, "start"_a, "end"_a);
+  m.def("sensor_pose_gradients", &pose_gradients, "start"_a, "end"_a, "rolling"_a, "d_eye"_a, "sums"_a);
   m.def("make_gaussian_unscented", &make_unscented, nb::kw_only(), "alpha"_a, "beta"_a, "kappa"_a, "margin"_a,
         "require_all"_a);
   m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a, "sensors"_a, "slice_poses"_a);

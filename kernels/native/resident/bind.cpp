@@ -60,17 +60,22 @@ Noise make_noise(const RateTuple& rate, double strength, std::uint64_t seed, std
           seed};
 }
 
-Rows make_rows(const RateTuple& rate, const nb::kwargs& arrays) {
-  return {find<float>(arrays, "values"), find<float>(arrays, "first"), find<float>(arrays, "second"),
-          find<std::int64_t>(arrays, "steps"), rate_of(rate)};
+Rows make_rows(const RateTuple& rate, const nb::kwargs& arrays, const std::string& prefix = "") {
+  const auto numbers = [&](const char* name) { return find<float>(arrays, (prefix + name).c_str()); };
+  return {numbers("values"), numbers("first"), numbers("second"),
+          find<std::int64_t>(arrays, (prefix + "steps").c_str()), rate_of(rate)};
 }
 
 Exposures make_exposures(const RateTuple& rate, std::int64_t views, bool centered, const nb::kwargs& arrays) {
   return {make_rows(rate, arrays), views, centered};
 }
 
-Poses make_poses(const RateTuple& rate, const nb::kwargs& arrays) {
-  return {make_rows(rate, arrays), find<double>(arrays, "poses")};
+Poses make_poses(const std::optional<RateTuple>& start_rate, const std::optional<RateTuple>& end_rate,
+                 const nb::kwargs& arrays) {
+  Poses poses{{}, {}, find<double>(arrays, "poses"), find<double>(arrays, "end_poses")};
+  if (start_rate) poses.starts = make_rows(*start_rate, arrays, "start_");
+  if (end_rate) poses.ends = make_rows(*end_rate, arrays, "end_");
+  return poses;
 }
 
 Intrinsics make_intrinsics(const RateTuple& rate, std::vector<std::uint32_t> calibrations, const nb::kwargs& arrays) {
@@ -196,7 +201,7 @@ void bind_parts(nb::module_& m) {
   nb::class_<Exposures>(m, "ResidentExposures");
   m.def("make_resident_exposures", &make_exposures, "rate"_a, "views"_a, "centered"_a, "arrays"_a);
   nb::class_<Poses>(m, "ResidentPoses");
-  m.def("make_resident_poses", &make_poses, "rate"_a, "arrays"_a);
+  m.def("make_resident_poses", &make_poses, "start_rate"_a.none(), "end_rate"_a.none(), "arrays"_a);
   nb::class_<Intrinsics>(m, "ResidentIntrinsics");
   m.def("make_resident_intrinsics", &make_intrinsics, "rate"_a, "calibrations"_a, "arrays"_a);
   m.def("move_poses", &move_poses, "poses"_a, "motions"_a);

@@ -84,10 +84,11 @@ struct Exposures {
   bool centered;  // Whether their mean stays the identity.
 };
 
-// Poses of the views, see resident/pose.h.
+// Poses of the views, see resident/pose.h. Motions [views, 6] are 0 between steps; without those of the ends, the
+// starts' motions move both.
 struct Poses {
-  Rows rows;      // [views, 6] motions, which are 0 between steps.
-  double* poses;  // [views, 12]
+  std::optional<Rows> starts, ends;
+  double *poses, *end_poses;  // [views, 12]; ends only of sensors.
 };
 
 // Intrinsics of calibrations, see resident/film.h.

@@ -35,19 +35,25 @@ struct Kept {
   }
 };
 
-std::vector<gaussians::View> views_of(const Drawing& drawing) {
-  std::vector<gaussians::View> views(drawing.views, drawing.views + drawing.count);
-  for (int v = 0; drawing.films != nullptr && v < drawing.count; ++v) {
-    std::memcpy(&views[v].fx, drawing.films + v, sizeof(gaussians::Film));
+// The views of a drawing and their scene, with what is refined on the device.
+struct Drawn {
+  explicit Drawn(const Drawing& d) : views(d.views, d.views + d.count), scene(*d.scene) {
+    if (d.poses != nullptr) scene.poses = d.poses;
+    for (int v = 0; d.films != nullptr && v < d.count; ++v) {
+      std::memcpy(&views[v].fx, d.films + v, sizeof(gaussians::Film));
+    }
+    if (d.sensors == nullptr) return;
+    sensors.assign(scene.sensors, scene.sensors + d.count);
+    for (int v = 0; v < d.count; ++v) std::memcpy(sensors[v].rotation, d.sensors + v, sizeof(gaussians::SensorPose));
+    scene.sensors = sensors.data();
   }
-  return views;
-}
+  Drawn(const Drawn&) = delete;
+  Drawn& operator=(const Drawn&) = delete;
 
-gaussians::Scene scene_of(const Drawing& drawing) {
-  gaussians::Scene scene = *drawing.scene;
-  if (drawing.poses != nullptr) scene.poses = drawing.poses;
-  return scene;
-}
+  std::vector<gaussians::View> views;
+  std::vector<gaussians::Sensor> sensors;
+  gaussians::Scene scene;
+};
 
 class CpuMachine final : public Machine {
  public:
@@ -65,26 +71,25 @@ class CpuMachine final : public Machine {
   }
 
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
-    const gaussians::Scene scene = scene_of(d);
-    const std::vector<gaussians::View> views = views_of(d);
+    const Drawn drawn(d);
     kept_->pass.prepare(d.count, true);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
       gaussians::cpu_engine(current_isa())
-          .forward_view(views.data(), view, *d.settings, scene, outputs, kept_->pass, kept_->gaussians);
+          .forward_view(drawn.views.data(), view, *d.settings, drawn.scene, outputs, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
     const gaussians::CpuEngine engine = gaussians::cpu_engine(current_isa());
-    const gaussians::Scene scene = scene_of(d);
-    const std::vector<gaussians::View> views = views_of(d);
+    const Drawn drawn(d);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
-      engine.blend_backward(views.data(), view, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
+      engine.blend_backward(drawn.views.data(), view, *d.settings, drawn.scene, upstream, to, kept_->pass,
+                            kept_->gaussians);
       kept_->add_stages();
     }
-    engine.project_backward(views.data(), d.count, *d.settings, scene, upstream, to, false, kept_->pass,
+    engine.project_backward(drawn.views.data(), d.count, *d.settings, drawn.scene, upstream, to, false, kept_->pass,
                             kept_->gaussians);
     kept_->add_stages();
   }
@@ -120,6 +125,14 @@ class CpuMachine final : public Machine {
     resident::motion_gradient(sums, pose, gradient);
   }
   void move_pose(double* pose, const float* motion) override { resident::move_pose(pose, motion); }
+  void draw_sensor(const double* start, const double* end, bool rolling, gaussians::SensorPose* sensor,
+                   gaussians::Pose* to) override {
+    resident::draw_sensor(start, end, rolling, sensor, to);
+  }
+  void sensor_motion_gradients(const double* pose_sums, const double* sensor_sums, const double* start,
+                               const double* end, bool rolling, float* to_start, float* to_end) override {
+    resident::sensor_motion_gradients(pose_sums, sensor_sums, start, end, rolling, to_start, to_end);
+  }
   void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) override {
     *to = drawn_film(own, offsets, view.width, view.height, view.model == gaussians::Model::pinhole);
   }

@@ -12,6 +12,7 @@
 
 #include "density/params.h"
 #include "gaussians/params.h"
+#include "gaussians/sensor_pose.h"
 #include "resident/film.h"
 #include "training/params.h"
 
@@ -30,8 +31,8 @@ class Report {
   std::map<std::string, double> milliseconds;  // Times by stage of the kernels.
 };
 
-// Views of one size, with their scene and settings. `poses` and `films`, on the device, replace the scene's poses and
-// the views' intrinsics unless null.
+// Views of one size, with their scene and settings. `poses`, `films` and `sensors`, on the device, replace the scene's
+// poses, the views' intrinsics and the poses of its sensors unless null.
 struct Drawing {
   const gaussians::View* views;
   int count;
@@ -39,6 +40,7 @@ struct Drawing {
   const gaussians::Scene* scene;
   const gaussians::Pose* poses;
   const gaussians::Film* films;
+  const gaussians::SensorPose* sensors;
 };
 
 // Loss terms of the surface that surfels describe, in views of pinhole cameras: weights, images, gradients and values.
@@ -86,6 +88,10 @@ class Machine {
   virtual void draw_pose(const double* pose, gaussians::Pose* to) = 0;
   virtual void motion_gradient(const double* sums, const double* pose, float* gradient) = 0;
   virtual void move_pose(double* pose, const float* motion) = 0;
+  virtual void draw_sensor(const double* start, const double* end, bool rolling, gaussians::SensorPose* sensor,
+                           gaussians::Pose* to) = 0;
+  virtual void sensor_motion_gradients(const double* pose_sums, const double* sensor_sums, const double* start,
+                                       const double* end, bool rolling, float* to_start, float* to_end) = 0;
   // Functions of resident/film.h, and a step of Adam for a calibration, given its gradient.
   virtual void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) = 0;
   virtual void film_gradient(const double* sums, const double* own, const float* offsets, bool adds,

@@ -5,6 +5,7 @@
 
 #include "common/math/number.h"
 #include "gaussians/params.h"
+#include "gaussians/sensor_pose.h"
 
 namespace lumigrad::resident {
 
@@ -43,6 +44,49 @@ LG_INLINE void motion_gradient(const double* sums, const double* pose, float* gr
   gradient[3] = static_cast<float>(turn[2][1] - turn[1][2]);
   gradient[4] = static_cast<float>(turn[0][2] - turn[2][0]);
   gradient[5] = static_cast<float>(turn[1][0] - turn[0][1]);
+}
+
+// Converts a sensor's poses for the Gaussians' engine. Without a rolling shutter the end does not count.
+LG_INLINE void draw_sensor(const double* start, const double* end, bool rolling, gaussians::SensorPose* sensor,
+                           gaussians::Pose* drawn) {
+  double poses[2][kPose], eye[3] = {};
+  for (int k = 0; k < 2; ++k) {
+    const double* from = k == 1 && rolling ? end : start;
+    gaussians::nearest_rotation(from, poses[k]);
+    const double *r = poses[k], *t = poses[k] + 9;
+    for (int i = 0; i < 3; ++i) poses[k][9 + i] = from[9 + i];
+    for (int i = 0; i < 3; ++i) eye[i] += 0.0 - (r[i] * t[0] + r[3 + i] * t[1] + r[6 + i] * t[2]);
+  }
+  *sensor = gaussians::sensor_pose(poses[0], poses[1], rolling);
+  for (int i = 0; i < 9; ++i) drawn->rotation[i] = static_cast<float>(poses[0][i] + 0.0);
+  for (int i = 0; i < 3; ++i) {
+    drawn->translation[i] = static_cast<float>(poses[0][9 + i] + 0.0);
+    drawn->eye[i] = static_cast<float>(0.5 * eye[i] + 0.0);
+  }
+}
+
+// The gradients of the motions at 0 of both ends, given the sums of a backward pass (kPoseSums and kSensorSums).
+// Without `to_end`, the start's motion moves both ends; without `to_start` only the end moves.
+LG_INLINE void sensor_motion_gradients(const double* pose_sums, const double* sensor_sums, const double* start,
+                                       const double* end, bool rolling, float* to_start, float* to_end) {
+  double poses[2][kPose], d_eye[3];
+  for (int k = 0; k < 2; ++k) {
+    const double* from = k == 1 && rolling ? end : start;
+    gaussians::nearest_rotation(from, poses[k]);
+    for (int i = 0; i < 3; ++i) poses[k][9 + i] = from[9 + i];
+  }
+  for (int i = 0; i < 3; ++i) d_eye[i] = pose_sums[12 + i] + 0.0;
+  gaussians::EndGradient found[2];
+  gaussians::sensor_pose_gradient(poses[0], poses[1], rolling, d_eye, sensor_sums + gaussians::lens_parameter::kCount,
+                                  found);
+  for (int i = 0; i < kMotion; ++i) {
+    float each[2];
+    for (int k = 0; k < 2; ++k) {
+      each[k] = static_cast<float>(i < 3 ? found[k].translation[i] : found[k].motion_turn[i - 3]);
+    }
+    if (to_start != nullptr) to_start[i] = to_end == nullptr ? each[0] + each[1] : each[0];
+    if (to_end != nullptr) to_end[i] = each[1];
+  }
 }
 
 // Multiplies the pose by exp(xi) from the left: the rotation follows from the turn by Rodrigues' formula, and the

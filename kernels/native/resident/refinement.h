@@ -116,52 +116,90 @@ class ExposureStep {
 
 class PoseStep {
  public:
-  PoseStep(Machine& machine, const Poses* poses, const std::vector<std::uint32_t>& views)
+  // `sensors` are those of the views, or empty.
+  PoseStep(Machine& machine, const Poses* poses, const std::vector<std::uint32_t>& views,
+           const std::vector<gaussians::Sensor>& sensors)
       : machine_(machine),
         poses_(poses),
         views_(views),
-        rows_(machine, poses == nullptr ? nullptr : &poses->rows, kMotion, views),
+        starts_(machine, poses != nullptr && poses->starts ? &*poses->starts : nullptr, kMotion, views),
+        ends_(machine, poses != nullptr && poses->ends ? &*poses->ends : nullptr, kMotion, views),
         drawn_(machine, poses == nullptr ? 0 : views.size()),
         sums_(machine, poses == nullptr ? 0 : views.size() * gaussians::kPoseSums),
-        moved_(machine, poses == nullptr ? 0 : views.size() * kPose) {
-    for (std::size_t place = 0; drawn_.data() != nullptr && place < views.size(); ++place) {
-      machine.draw_pose(pose(place), drawn_.data() + place);
+        moved_(machine, poses == nullptr ? 0 : views.size() * kPose),
+        sensors_(machine, poses == nullptr ? 0 : sensors.size()),
+        sensor_sums_(machine, poses == nullptr ? 0 : sensors.size() * gaussians::kSensorSums),
+        glass_sums_(machine, poses == nullptr ? 0 : sensors.size() * 2 * gaussians::lens_parameter::kWindshield),
+        moved_ends_(machine, poses == nullptr ? 0 : sensors.size() * kPose) {
+    for (const gaussians::Sensor& sensor : sensors) rolling_.push_back(sensor.shutter != gaussians::Shutter::global);
+    for (std::size_t place = 0; poses != nullptr && place < views.size(); ++place) {
+      if (sensors.empty()) {
+        machine.draw_pose(pose(place), drawn_.data() + place);
+      } else {
+        machine.draw_sensor(pose(place), end(place), rolling_[place], sensors_.data() + place, drawn_.data() + place);
+      }
     }
   }
 
   // Poses for the passes, and the sums of the backward pass; null if poses are not refined.
   const gaussians::Pose* drawn() const { return drawn_.data(); }
+  const gaussians::SensorPose* sensors() const { return sensors_.data(); }
   double* sums() const { return sums_.data(); }
+  double* sensor_sums() const { return sensor_sums_.data(); }
+  double* glass_sums() const { return glass_sums_.data(); }
 
   void prepare(const Optimizer& optimizer, std::uint64_t step) {
     if (poses_ == nullptr) return;
+    const bool moves_starts = poses_->starts.has_value(), moves_ends = poses_->ends.has_value();
     for (std::size_t place = 0; place < views_.size(); ++place) {
-      machine_.motion_gradient(sums_.data() + place * gaussians::kPoseSums, pose(place), rows_.gradient(place));
+      const double* sums = sums_.data() + place * gaussians::kPoseSums;
       machine_.copy(moved(place), pose(place), kPose * sizeof(double));
+      if (rolling_.empty()) {
+        machine_.motion_gradient(sums, pose(place), starts_.gradient(place));
+        continue;
+      }
+      machine_.copy(moved_end(place), end(place), kPose * sizeof(double));
+      machine_.sensor_motion_gradients(sums, sensor_sums_.data() + place * gaussians::kSensorSums, pose(place),
+                                       end(place), rolling_[place], moves_starts ? starts_.gradient(place) : nullptr,
+                                       moves_ends ? ends_.gradient(place) : nullptr);
     }
-    rows_.prepare(optimizer, step);
-    for (std::size_t place = 0; place < views_.size(); ++place) machine_.move_pose(moved(place), rows_.value(place));
+    if (moves_starts) starts_.prepare(optimizer, step);
+    if (moves_ends) ends_.prepare(optimizer, step);
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      if (moves_starts) machine_.move_pose(moved(place), starts_.value(place));
+      if (rolling_.empty() || !rolling_[place]) continue;
+      machine_.move_pose(moved_end(place), moves_ends ? ends_.value(place) : starts_.value(place));
+    }
   }
   // Writes the new poses and moments. The motions themselves stay 0.
   void change() {
     if (poses_ == nullptr) return;
-    rows_.change(false);
+    if (poses_->starts) starts_.change(false);
+    if (poses_->ends) ends_.change(false);
     for (std::size_t place = 0; place < views_.size(); ++place) {
       machine_.copy(pose(place), moved(place), kPose * sizeof(double));
+      if (!rolling_.empty()) machine_.copy(end(place), moved_end(place), kPose * sizeof(double));
     }
   }
 
  private:
   double* pose(std::size_t place) const { return poses_->poses + std::size_t{views_[place]} * kPose; }
+  double* end(std::size_t place) const { return poses_->end_poses + std::size_t{views_[place]} * kPose; }
   double* moved(std::size_t place) const { return moved_.data() + place * kPose; }
+  double* moved_end(std::size_t place) const { return moved_ends_.data() + place * kPose; }
 
   Machine& machine_;
   const Poses* const poses_;
   const std::vector<std::uint32_t> views_;
-  RowStep rows_;
+  std::vector<bool> rolling_;  // Of each view; empty without sensors.
+  RowStep starts_, ends_;
   const Memory<gaussians::Pose> drawn_;  // [views]
   const Memory<double> sums_;            // [views, kPoseSums]
   const Memory<double> moved_;           // [views, kPose]
+  const Memory<gaussians::SensorPose> sensors_;
+  const Memory<double> sensor_sums_;  // [views, kSensorSums]
+  const Memory<double> glass_sums_;   // [views, 2 kWindshield]
+  const Memory<double> moved_ends_;   // [views, kPose]
 };
 
 // The intrinsics of a step's views. On the device it turns out whether a calibration's step is taken back.

@@ -98,10 +98,11 @@ class Training::Step {
     outputs.normals = normals.data();
     outputs.distortion = distortion.data();
     outputs.radii = radii.data();
-    PoseStep posing(machine_, b_.poses ? &*b_.poses : nullptr, views);
+    PoseStep posing(machine_, b_.poses ? &*b_.poses : nullptr, views, sensors_);
     FilmStep filming(machine_, b_.intrinsics ? &*b_.intrinsics : nullptr, views, views_);
     poses_on_device_ = posing.drawn();
     films_on_device_ = filming.drawn();
+    sensors_on_device_ = posing.sensors();
     machine_.forward(drawing(), outputs);
     const Exposures* exposures = b_.exposures && b_.loss.compares_color() ? &*b_.exposures : nullptr;
     ExposureStep exposing(machine_, exposures, views);
@@ -146,7 +147,8 @@ class Training::Step {
 
  private:
   Drawing drawing() const {
-    return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_, films_on_device_};
+    return {views_.data(),     static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_, films_on_device_,
+            sensors_on_device_};
   }
   std::size_t pixels() const { return views_.size() * views_[0].width * views_[0].height; }
   std::size_t values() const { return pixels() * scene_.channels; }
@@ -218,6 +220,8 @@ class Training::Step {
     const Memory<float> means2d(machine_, observes ? 2 * items() : 0);
     if (observes) (b_.observation->is_absolute ? to.means2d_abs : to.means2d) = means2d.data();
     to.poses = posing.sums();
+    to.sensors = posing.sensor_sums();
+    if (settings_.rays) to.inverse_windshield = posing.glass_sums();
     to.intrinsics = filming.sums();
     machine_.backward(drawing(), upstream, to);
     double* means = numbers + places_.means;
@@ -291,6 +295,7 @@ class Training::Step {
   std::vector<gaussians::Pose> poses_;
   const gaussians::Pose* poses_on_device_ = nullptr;
   const gaussians::Film* films_on_device_ = nullptr;
+  const gaussians::SensorPose* sensors_on_device_ = nullptr;
   std::vector<gaussians::Sensor> sensors_;
   gaussians::Settings settings_;
   std::int32_t slice_begins_[2] = {0, 0};

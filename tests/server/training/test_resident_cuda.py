@@ -88,8 +88,9 @@ def test_steps_of_intrinsics_that_no_number_can_hold_are_taken_back(native: Modu
     assert state.refinement.tensors()["intrinsics.steps"].tolist() == [3, 2]
 
 
-def test_a_step_without_room_changes_nothing(native: ModuleType) -> None:
-    state, expected = (with_everything("adaptive", deterministic=True) for _ in range(2))
+@pytest.mark.parametrize("of_sensors", [False, True])
+def test_a_step_without_room_changes_nothing(native: ModuleType, of_sensors: bool) -> None:
+    state, expected = (with_everything("adaptive", deterministic=True, of_sensors=of_sensors) for _ in range(2))
     with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
         assert failures_without_room(maker, state, expected, native.limit_memory) > 10
 
@@ -116,9 +117,10 @@ def test_a_controlled_step_without_room_changes_nothing(kind: str, native: Modul
     assert failures > 10 and everything(state) == everything(expected)
 
 
-def test_the_host_waits_for_nothing_in_steps(native: ModuleType) -> None:
+@pytest.mark.parametrize("of_sensors", [False, True])
+def test_the_host_waits_for_nothing_in_steps(native: ModuleType, of_sensors: bool) -> None:
     """The host waits only for the first step, in which it learns how long the lists of tiles are."""
-    state = with_everything("none")
+    state = with_everything("none", of_sensors=of_sensors)
     with maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native):
         first = maker.run(state, [[0]])
         assert first is not None

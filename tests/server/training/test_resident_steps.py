@@ -73,17 +73,19 @@ def test_a_step_with_surfaces_and_without_room_changes_nothing() -> None:
     assert failures > 10
 
 
+@pytest.mark.parametrize("of_sensors", [False, True])
 @pytest.mark.parametrize("kind", DENSITIES)
-def test_a_step_without_room_changes_nothing(kind: str) -> None:
-    state, expected = with_everything(kind), with_everything(kind)
+def test_a_step_without_room_changes_nothing(kind: str, of_sensors: bool) -> None:
+    state, expected = (with_everything(kind, of_sensors=of_sensors) for _ in range(2))
     with maker_of() as maker:
         assert failures_without_room(maker, state, expected) > 10
 
 
+@pytest.mark.parametrize("of_sensors", [False, True])
 @pytest.mark.parametrize("kind", DENSITIES)
-def test_a_state_that_is_restored_goes_on_alike(kind: str) -> None:
+def test_a_state_that_is_restored_goes_on_alike(kind: str, of_sensors: bool) -> None:
     views = [[0], [1], [2], [0], [1], [2], [1]]
-    state, restored = with_everything(kind), with_everything(kind)
+    state, restored = (with_everything(kind, of_sensors=of_sensors) for _ in range(2))
     with maker_of() as maker:
         maker.all(state, views[:3])
         state.settle()
@@ -178,7 +180,7 @@ def test_poses_of_cameras_that_are_rendered_as_sensors_are_the_same(setting: dic
 
     state, expected = (state_of("none", {**RATES, "poses": 1e-3}, change) for _ in range(2))
     with maker_of() as maker:
-        maker.all(state, [[0], [1], [0]])
+        assert maker.all(state, [[0], [1], [0]])[1] == 3
     for each in ([0], [1], [0]):
         plain_step(expected, each)
     assert everything(state) == everything(expected)
@@ -186,6 +188,6 @@ def test_poses_of_cameras_that_are_rendered_as_sensors_are_the_same(setting: dic
 
 def test_what_is_unusual_needs_python() -> None:
     with maker_of() as maker:
-        unusual = state_of("none", {**RATES, "poses": 1e-3}, camera=sensor_camera)
+        unusual = state_of("none", {**RATES, "lenses": 1e-3}, camera=sensor_camera)
         assert maker.steps.length(unusual, [[0]]) == 0
         assert maker.steps.length(state_of("none", RATES), [[0]]) == 1

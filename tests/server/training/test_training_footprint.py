@@ -49,6 +49,13 @@ def memory_of(account: Account, nbytes: int = 1 << 40) -> DeviceMemory:
     return memory
 
 
+def nbytes_of(bound: Any) -> int:
+    """The bytes of all tensors of what is bound for steps without Python."""
+    if isinstance(bound, torch.Tensor):
+        return bound.nbytes
+    return sum(map(nbytes_of, vars(bound).values())) if hasattr(bound, "__dataclass_fields__") else 0
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
     cloud, kind, rates, fields = CASES[case]
@@ -66,9 +73,8 @@ def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
         state = TrainingState("scene", plan, views, parameters, density, reservation)
     taken = {name: tensor.nbytes for name, tensor in state.tensors().items() if not name.endswith("was_reset")}
     # Copies on the device, for steps without Python.
-    refined = state.refinement.bound(views, plan.optimizer, torch.device("cpu")).values()
-    placed = [part for each in refined if each is not None for part in vars(each).values()]
-    copies = sum(part.nbytes for part in placed if isinstance(part, torch.Tensor))
+    refined = state.refinement.bound(views, plan.optimizer, torch.device("cpu"), are_sensors=True)
+    copies = sum(nbytes_of(each) for each in refined.values())
     assert reservation.bytes == footprint.bytes(50) == sum(taken.values()) + copies + views.bytes
 
 

@@ -27,6 +27,9 @@ def _look(chance: random.Random, settings: gaussians_pb2.GaussianSettings, kind:
     settings.antialiased = of == "film" and chance.random() < 0.5
     if of == "rays" and kind != "adaptive":
         settings.response = gaussians_pb2.RESPONSE_RAY
+    if of != "film" and chance.random() < 0.3:
+        settings.projection_method = gaussians_pb2.PROJECTION_METHOD_UNSCENTED
+        return opencv_camera
     return opencv_camera if of == "film" else sensor_camera
 
 
@@ -45,10 +48,11 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
     rates = {name: rate for name, rate in rates.items() if name in needed or chance.random() < 0.8} or color
     if chance.random() < 0.4:
         rates["exposures"] = 1e-2
-    if camera is opencv_camera and chance.random() < 0.4:
-        rates["poses"] = 1e-3
-    if camera is opencv_camera and seen.semantics != gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT and chance.random() < 0.6:
-        rates["intrinsics"] = 1e-3
+    is_exact, is_film = seen.semantics != gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT, not seen.projection_method
+    refined = ("poses", "intrinsics" if camera is opencv_camera else "end_poses")
+    for name in refined if is_exact else ("poses",) if camera is opencv_camera and is_film else ():
+        if chance.random() < 0.6 and (is_film or name == "poses"):
+            rates[name] = 1e-3
 
     def change(spec: training_pb2.TrainingSpec) -> None:
         weights = {name: chance.choice((0.0, chance.random())) for name in ("l1", "l2", "dssim", "opacity", "scale")}
@@ -88,15 +92,16 @@ def with_surfaces(kind: str, planes: Sequence[str] = (), **weights: float) -> Tr
     return state_of(kind, {**RATES, "exposures": 1e-2}, change, planes=planes)
 
 
-def with_everything(kind: str, *, deterministic: bool = False) -> TrainingState:
-    """A training that compares and optimises everything that steps without Python support."""
+def with_everything(kind: str, *, deterministic: bool = False, of_sensors: bool = False) -> TrainingState:
+    """A training that compares and optimises all that steps without Python can, of OpenCV's cameras or of sensors."""
 
     def change(spec: training_pb2.TrainingSpec) -> None:
         spec.gaussians.deterministic = deterministic
         spec.loss.depth = spec.loss.alpha = 0.1
 
-    rates = {**RATES, "exposures": 1e-2, "poses": 1e-3, "intrinsics": 1e-3}
-    return state_of(kind, rates, change, planes=("mask", "depth"), calibrations=(0, 1, 0))
+    rates = {**RATES, "exposures": 1e-2, "poses": 1e-3, "end_poses" if of_sensors else "intrinsics": 1e-3}
+    options: dict[str, Any] = {"calibrations": (0, 1, 0), "camera": sensor_camera if of_sensors else opencv_camera}
+    return state_of(kind, rates, change, planes=("mask", "depth"), **options)
 
 
 def too_fast(*, deterministic: bool = False) -> TrainingState:

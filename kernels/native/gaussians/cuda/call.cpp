@@ -84,15 +84,17 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   const std::size_t at_motions = packed.add(slice_motions(scene, count));
   data_ = DeviceBuffer<unsigned char>(packed.bytes().size(), stream);
   workspace.staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
-  if (workspace.poses != nullptr) {
-    const std::size_t bytes = sizeof(Pose) * static_cast<std::size_t>(count);
-    check(cudaMemcpyAsync(data_.data() + at_poses, workspace.poses, bytes, cudaMemcpyDeviceToDevice, stream),
-          "copying poses");
-  }
-  for (int v = 0; workspace.films != nullptr && v < count; ++v) {
-    unsigned char* to = data_.data() + at_views + static_cast<std::size_t>(v) * sizeof(View) + offsetof(View, fx);
-    check(cudaMemcpyAsync(to, workspace.films + v, sizeof(Film), cudaMemcpyDeviceToDevice, stream),
-          "copying intrinsics");
+  const auto replace = [&](std::size_t at, const void* from, std::size_t bytes) {
+    check(cudaMemcpyAsync(data_.data() + at, from, bytes, cudaMemcpyDeviceToDevice, stream), "copying cameras");
+  };
+  if (workspace.poses != nullptr) replace(at_poses, workspace.poses, sizeof(Pose) * static_cast<std::size_t>(count));
+  for (std::size_t v = 0; v < static_cast<std::size_t>(count); ++v) {
+    if (workspace.films != nullptr) {
+      replace(at_views + v * sizeof(View) + offsetof(View, fx), workspace.films + v, sizeof(Film));
+    }
+    if (workspace.sensors != nullptr) {
+      replace(at_sensors + v * sizeof(Sensor) + offsetof(Sensor, rotation), workspace.sensors + v, sizeof(SensorPose));
+    }
   }
   const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
   call_.settings = settings;

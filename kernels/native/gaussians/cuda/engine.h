@@ -13,6 +13,7 @@
 #include "common/cuda/tiles.h"
 #include "common/cuda/timer.h"
 #include "gaussians/film.h"
+#include "gaussians/sensor_pose.h"
 
 namespace lumigrad::gaussians {
 
@@ -29,6 +30,8 @@ struct CudaWorkspace {
   const Pose* poses = nullptr;
   // Intrinsics of the views on the device, in place of the views' own; or null.
   const Film* films = nullptr;
+  // Poses of the sensors on the device, in place of their own; or null.
+  const SensorPose* sensors = nullptr;
 };
 
 // The state of the forward pass that is kept on the device for the backward pass.

@@ -129,12 +129,14 @@ class CudaMachine final : public Machine {
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
     workspace_.poses = d.poses;
     workspace_.films = d.films;
+    workspace_.sensors = d.sensors;
     timers_.push_back(
         gaussians::cuda_forward(d.views, d.count, *d.settings, *d.scene, outputs, *pass_, workspace_, stream_));
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
     workspace_.poses = d.poses;
     workspace_.films = d.films;
+    workspace_.sensors = d.sensors;
     timers_.push_back(
         gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_, workspace_, stream_));
   }
@@ -156,6 +158,14 @@ class CudaMachine final : public Machine {
     cuda_motion_gradient(sums, pose, gradient, stream_);
   }
   void move_pose(double* pose, const float* motion) override { cuda_move_pose(pose, motion, stream_); }
+  void draw_sensor(const double* start, const double* end, bool rolling, gaussians::SensorPose* sensor,
+                   gaussians::Pose* to) override {
+    cuda_draw_sensor(start, end, rolling, sensor, to, stream_);
+  }
+  void sensor_motion_gradients(const double* pose_sums, const double* sensor_sums, const double* start,
+                               const double* end, bool rolling, float* to_start, float* to_end) override {
+    cuda_sensor_motion_gradients(pose_sums, sensor_sums, start, end, rolling, to_start, to_end, stream_);
+  }
   void draw_film(const double* own, const float* offsets, const gaussians::View& view, gaussians::Film* to) override {
     cuda_draw_film(own, offsets, view, to, stream_);
   }

@@ -16,7 +16,30 @@ __global__ void __launch_bounds__(1) motion_gradient_kernel(const double* sums, 
 
 __global__ void __launch_bounds__(1) move_pose_kernel(double* pose, const float* motion) { move_pose(pose, motion); }
 
+__global__ void __launch_bounds__(1) draw_sensor_kernel(const double* start, const double* end, bool rolling,
+                                                        gaussians::SensorPose* sensor, gaussians::Pose* to) {
+  draw_sensor(start, end, rolling, sensor, to);
+}
+
+__global__ void __launch_bounds__(1)
+    sensor_motion_gradients_kernel(const double* pose_sums, const double* sensor_sums, const double* start,
+                                   const double* end, bool rolling, float* to_start, float* to_end) {
+  sensor_motion_gradients(pose_sums, sensor_sums, start, end, rolling, to_start, to_end);
+}
+
 }  // namespace
+
+void cuda_draw_sensor(const double* start, const double* end, bool rolling, gaussians::SensorPose* sensor,
+                      gaussians::Pose* to, cudaStream_t stream) {
+  launch(draw_sensor_kernel, 1, 1, 0, stream, start, end, rolling, sensor, to);
+}
+
+void cuda_sensor_motion_gradients(const double* pose_sums, const double* sensor_sums, const double* start,
+                                  const double* end, bool rolling, float* to_start, float* to_end,
+                                  cudaStream_t stream) {
+  launch(sensor_motion_gradients_kernel, 1, 1, 0, stream, pose_sums, sensor_sums, start, end, rolling, to_start,
+         to_end);
+}
 
 void cuda_draw_pose(const double* pose, gaussians::Pose* to, cudaStream_t stream) {
   launch(draw_pose_kernel, 1, 1, 0, stream, pose, to);

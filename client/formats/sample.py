@@ -15,9 +15,11 @@ def located(path: str | PathLike[str]) -> Path:
     """Returns the path of a scene file; "sample:vase" names the sample in the package.
 
     Raises:
-        InvalidArgument: there is no sample of this name.
+        InvalidArgument: the path is empty, or there is no sample of this name.
     """
     name = fspath(path)
+    if not name:
+        raise InvalidArgument.of("path", "expected the path of a file, got ''")
     if not name.startswith(_PREFIX):
         return Path(path)
     file = _FOLDER / f"{name[len(_PREFIX) :]}.spz"

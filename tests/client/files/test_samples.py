@@ -76,6 +76,11 @@ def test_other_samples_are_refused_with_the_names_of_those_that_exist():
     assert "expected one of the samples, sample:vase, got sample:flower" in done.stderr
 
 
+def test_an_empty_path_is_not_the_current_folder():
+    with pytest.raises(InvalidArgument, match=r"^path: expected the path of a file, got ''$"):
+        Gaussians.load("")
+
+
 def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
     for name in ("one", "two"):
         done = lumigrad("sample", "capture", str(tmp_path / name), "--photographs", "3", "--size", "48x36")

@@ -264,5 +264,9 @@ def on_each(
         except (Unavailable, missing) as failed:
             error = failed if error is None or isinstance(failed, missing) else error
     if error is not None and not answers:
-        raise error
+        try:
+            raise error
+        finally:
+            # The error's traceback refers to this frame, and would keep the call's arguments in a cycle.
+            del error
     return answers

@@ -47,6 +47,13 @@ def fail(client: Client) -> None:
         client.render(LESSON.scene, LESSON.cameras[0], outputs=("absent",))
 
 
+def miss(client: Client) -> None:
+    with suppress(LumigradError):
+        client.delete(SceneHandle("0" * 32, 1, "", "gaussians", 3, 0, scene=LESSON.scene))
+    with suppress(LumigradError):
+        client.update(SceneHandle("0" * 32, 1, "", "gaussians", 3, 0), means=np.zeros((30_000, 3)))
+
+
 def train(client: Client) -> None:
     images = LESSON.target_images(client)
     with client.trainer(LESSON.scene, LESSON.cameras, images) as trainer:
@@ -54,7 +61,7 @@ def train(client: Client) -> None:
         trainer.scene()
 
 
-@pytest.mark.parametrize("use", [render, put, query, stream, fail, train])
+@pytest.mark.parametrize("use", [render, put, query, stream, fail, miss, train])
 def test_calls_leave_no_garbage(use: Callable[[Client], None], client: Client) -> None:
     use(client)
     gc.collect()

@@ -136,8 +136,9 @@ def test_the_host_waits_for_nothing_in_steps(native: ModuleType, of_sensors: boo
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
-def test_the_host_waits_once_where_density_is_controlled(kind: str, native: ModuleType) -> None:
-    state, waits, call = with_everything(kind), [], Part()
+@pytest.mark.parametrize("of_sensors", [False, True])
+def test_the_host_waits_once_where_density_is_controlled(kind: str, of_sensors: bool, native: ModuleType) -> None:
+    state, waits, call = with_everything(kind, of_sensors=of_sensors), [], Part()
     with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native) as order:
         for number in range(7):
             views = [number % 3]

@@ -175,9 +175,13 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
     assert state.generation == (0 if kind == "none" else 2)
 
 
+@pytest.mark.parametrize("of_sensors", [False, True])
 @pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
-def test_a_controlled_step_without_python_that_fails_anywhere_changes_nothing(kind: str, native: NativeProxy) -> None:
-    (undisturbed, steps), (state, _) = ((with_everything(kind), ResidentSteps(cpu_step_machine)) for _ in range(2))
+def test_a_controlled_step_without_python_that_fails_anywhere_changes_nothing(
+    kind: str, of_sensors: bool, native: NativeProxy
+) -> None:
+    undisturbed, state = (with_everything(kind, of_sensors=of_sensors) for _ in range(2))
+    steps = ResidentSteps(cpu_step_machine)
     call: Any = Wanted()
 
     def control(of: TrainingState) -> RunReport:

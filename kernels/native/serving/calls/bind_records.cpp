@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,9 +23,30 @@ namespace {
 
 using namespace serving;
 
+// Records of many calls, which are summed up, written and freed without the GIL.
 struct Batch {
+  explicit Batch(std::vector<ShortRecord> taken) : records(std::move(taken)) {}
+  Batch(Batch&&) = default;
+  ~Batch() {
+    if (records.empty()) return;
+    nb::gil_scoped_release unlocked;
+    records.clear();
+  }
+
   std::vector<ShortRecord> records;
 };
+
+using Quote = std::function<std::string(const std::string&)>;
+
+// Calls `quote` once per tenant.
+std::vector<std::string> blocks(const Batch& batch, bool is_json, std::size_t most_bytes, const Quote& quote) {
+  std::map<std::string, std::string> quoted{{"", ""}};
+  for (const ShortRecord& record : batch.records) {
+    if (quoted.find(record.tenant) == quoted.end()) quoted.emplace(record.tenant, quote(record.tenant));
+  }
+  nb::gil_scoped_release unlocked;
+  return log_blocks(batch.records, is_json ? LogFormat::kJson : LogFormat::kPlain, most_bytes, quoted);
+}
 
 nb::list tuples(const Batch& batch) {
   nb::list found;
@@ -53,15 +76,13 @@ void bind_serving_records(nb::module_& m) {
       .def("__len__", [](const Batch& batch) { return batch.records.size(); })
       .def(
           "alike",
-          [](const Batch& batch, const std::vector<double>& bounds) { return alike_calls(batch.records, bounds); },
-          "bounds"_a, "The calls by their labels, and values in buckets with these ascending bounds.")
-      .def(
-          "blocks",
-          [](const Batch& batch, bool is_json, std::size_t most_bytes,
-             const std::function<std::string(std::string)>& quote) {
-            return log_blocks(batch.records, is_json ? LogFormat::kJson : LogFormat::kPlain, most_bytes, quote);
+          [](const Batch& batch, const std::vector<double>& bounds) {
+            nb::gil_scoped_release unlocked;
+            return alike_calls(batch.records, bounds);
           },
-          nb::kw_only(), "is_json"_a, "most_bytes"_a, "quote"_a, "The log lines, in blocks of up to so many bytes.")
+          "bounds"_a, "The calls by their labels, and values in buckets with these ascending bounds.")
+      .def("blocks", &blocks, nb::kw_only(), "is_json"_a, "most_bytes"_a, "quote"_a,
+           "The log lines, in blocks of up to so many bytes.")
       .def("tuples", &tuples,
            "Request id, method, tenant, milliseconds, end (seconds since 1970), bytes received and sent.");
   nb::class_<Records>(m, "Records")

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <map>
 
 namespace lumigrad::serving {
 namespace {
@@ -109,14 +108,11 @@ std::vector<AlikeCalls> alike_calls(const std::vector<ShortRecord>& records, con
 }
 
 std::vector<std::string> log_blocks(const std::vector<ShortRecord>& records, LogFormat format, std::size_t most_bytes,
-                                    const std::function<std::string(const std::string&)>& quote) {
-  std::map<std::string, std::string> tenants{{"", ""}};
+                                    const std::map<std::string, std::string>& quoted) {
   std::vector<std::string> blocks(1);
   for (const ShortRecord& record : records) {
-    auto tenant = tenants.find(record.tenant);
-    if (tenant == tenants.end()) tenant = tenants.emplace(record.tenant, quote(record.tenant)).first;
-    const std::string line =
-        format == LogFormat::kPlain ? plain_line(record, tenant->second) : json_line(record, tenant->second);
+    const std::string& tenant = quoted.at(record.tenant);
+    const std::string line = format == LogFormat::kPlain ? plain_line(record, tenant) : json_line(record, tenant);
     if (!blocks.back().empty() && blocks.back().size() + line.size() > most_bytes) blocks.emplace_back();
     blocks.back() += line;
   }

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -56,9 +56,9 @@ std::vector<AlikeCalls> alike_calls(const std::vector<ShortRecord>& records, con
 
 enum class LogFormat { kPlain, kJson };
 
-// The log lines of calls, in the format of server/core/logs.py, in blocks of up to `most_bytes`. `quote` is called once
-// per tenant.
+// The log lines of calls, in the format of server/core/logs.py, in blocks of up to `most_bytes`. `quoted` has the names
+// of all their tenants as the lines show them.
 std::vector<std::string> log_blocks(const std::vector<ShortRecord>& records, LogFormat format, std::size_t most_bytes,
-                                    const std::function<std::string(const std::string&)>& quote);
+                                    const std::map<std::string, std::string>& quoted);
 
 }  // namespace lumigrad::serving

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lumigrad.kernels._native import ChangeCount
 from lumigrad.server.device.memory import Budget
 
 V = TypeVar("V")
@@ -45,7 +46,7 @@ class LruCache(Generic[V]):
         """
         self.limit_bytes = limit_bytes
         # How often a value was stored, replaced or removed. While this is unchanged, earlier lookups are still current.
-        self.changes = 0
+        self.changes = ChangeCount()
         self._limit_count = limit_count
         self._on_drop = on_drop
         self._on_bytes = on_bytes
@@ -79,7 +80,7 @@ class LruCache(Generic[V]):
 
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
         """Store or replace a value and evict others; the new value stays even if it exceeds the limit alone."""
-        self.changes += 1
+        self.changes.add()
         self._needed.update(needs)
         old = self._entries.pop(name, None)
         self._entries[name] = _Entry(value, nbytes, needs, time.monotonic())
@@ -162,7 +163,7 @@ class LruCache(Generic[V]):
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
-        self.changes += 1
+        self.changes.add()
         if name in self._needed:
             self._hidden[name] = _Entry(entry.value, entry.nbytes, entry.needs, entry.used)
         else:
@@ -171,7 +172,7 @@ class LruCache(Generic[V]):
 
     def clear(self) -> None:
         """Remove every value."""
-        self.changes += 1
+        self.changes.add()
         self._entries.clear()
         self._hidden.clear()
         self._needed.clear()
@@ -198,7 +199,7 @@ class LruCache(Generic[V]):
 
     def _drop(self, name: str, reason: str) -> None:
         entry = self._entries.pop(name)
-        self.changes += 1
+        self.changes.add()
         self._forget(entry)
         self._on_drop(name, entry.value, reason)
 
@@ -258,7 +259,7 @@ class LruStore(ABC, Generic[V]):
         return self._cache.limit_bytes
 
     @property
-    def changes(self) -> int:
+    def changes(self) -> ChangeCount:
         """How often a value was stored, replaced or removed."""
         return self._cache.changes
 

@@ -270,7 +270,7 @@ void bind_serving_renders(nb::module_& m) {
         "arrays"_a);
   m.def("sphere_render", &sphere_render, "lenses"_a, "near"_a, "far"_a, "settings"_a, "outputs"_a, "payload_bytes"_a,
         "head"_a, "arrays"_a);
-  nb::class_<BoundRender>(m, "NativeRender")
+  nb::class_<BoundRender>(m, "NativeRender", nb::is_weak_referenceable())
       .def(
           "takes",
           [](const BoundRender& bound, const BoundRequest& request) {

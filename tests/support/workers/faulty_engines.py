@@ -9,6 +9,7 @@ from typing import Any
 
 from lumigrad.server.process import liveness as warm_up
 from lumigrad.server.process import main, worker
+from lumigrad.server.rpc import prepared_calls
 from lumigrad.server.rpc.prepared_calls import Lookup
 from lumigrad.server.scenes import lookup as engines
 from support.workers.faults import Faults, FaultyEngine
@@ -48,5 +49,7 @@ threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
 find = Lookup.__call__
 Lookup.__call__ = look_up  # type: ignore[method-assign]
+# Each call is looked up.
+prepared_calls._LOOK_SECONDS = 0.0
 wrapped: Any = engines.ENGINES
 wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)

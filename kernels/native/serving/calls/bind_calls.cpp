@@ -13,8 +13,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "serving/bound_job.h"
+#include "serving/calls/drawing_parts.h"
 #include "serving/calls/progress.h"
 #include "serving/calls/short_calls.h"
 #include "serving/passes/bound_call.h"
@@ -145,13 +147,6 @@ const Names& names() {
   return kNames;
 }
 
-// Everything needed to render for the calls of one tenant.
-struct DrawingParts {
-  nb::object queue;
-  std::shared_ptr<Renderer> renderer;
-  std::shared_ptr<Account> payloads;
-};
-
 // A gRPC call.
 class BoundShortCall final : public ShortCall {
  public:
@@ -178,14 +173,14 @@ class BoundShortCall final : public ShortCall {
 
   // Renders a request and returns the engine's reply, or None if that fails: `outcome` says why. If `memory` is given,
   // it holds the payload, and the reply begins with `head`.
-  nb::object draw(const DrawingParts& parts, const nb::object& render, const BoundRequest& request,
+  nb::object draw(const DrawingParts& parts, const nb::object& render, std::vector<CameraPose> poses,
                   const nb::object& staging, std::int64_t room_bytes, const std::string& engine,
-                  const std::optional<HostBytes>& memory, const nb::bytes& head) {
+                  const std::optional<HostBytes>& memory = {}, const nb::bytes& head = nb::bytes("")) {
     const auto& bound = nb::cast<const BoundRender&>(render);
     const std::size_t bytes = bound.render->payload_bytes;
     outcome = Outcome::kFull;
     payload_.emplace(parts.payloads, tenant);
-    if ((!memory && bytes > message_bytes) || !bound.render->takes(request.request.poses)) return nb::none();
+    if ((!memory && bytes > message_bytes) || !bound.render->takes(poses)) return nb::none();
     if (payload_->change(static_cast<std::int64_t>(bytes))) return nb::none();
     outcome = Outcome::kPending;
     Demand demand = bound.demand;
@@ -195,25 +190,33 @@ class BoundShortCall final : public ShortCall {
     queue_ = parts.queue;
     std::optional<Outside> outside;
     if (memory) outside = Outside{*memory, {head.c_str(), head.size()}};
-    job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue_), render, request.request.poses, *parts.renderer, staging,
+    job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue_), render, std::move(poses), *parts.renderer, staging,
                                       std::move(demand), room_bytes, std::string_view{}, outside);
     if (has_ended) job_->cancel();
     {
       nb::gil_scoped_release unlocked;
       job_->run(arrived);
+      if (job_->is_done()) leave(drawn(engine, memory ? bound.render->output_bytes() : bytes));
     }
     outcome = job_->settle();
     if (outcome != Outcome::kDone) {
       payload_->release();
       return nb::none();
     }
-    ShortRecord record;
-    record.engine = engine;
-    record.stages = job_->stage_times();
-    record.bytes_sent = memory ? bound.render->output_bytes() : bytes;
-    record.batch_views = job_->batch_views();
-    answer(std::move(record));
+    name_request();
     return job_->take_reply();
+  }
+  // Renders a request without a lane if `parts` knows its kind. Returns None, and `outcome` is kPending, if not.
+  nb::object draw_known(DrawingParts& parts, const nb::bytes& raw) {
+    std::optional<RenderRequest> request = read_render_request({raw.c_str(), raw.size()});
+    const KnownRender* found = request && lane_name.empty() ? parts.find(*request) : nullptr;
+    if (found == nullptr || found->message_bytes > message_bytes) return nb::none();
+    const nb::object render = found->render();
+    if (render.is_none()) return nb::none();
+    // Allocating may run other calls, which may forget the kind.
+    const KnownRender known = *found;
+    const nb::object staging = parts.staging.is_none() ? nb::none() : nb::object(parts.staging(render));
+    return draw(parts, render, std::move(request->poses), staging, known.room_bytes, known.engine);
   }
   // Runs the job of `call`, a BoundCall, for this call.
   Outcome run(nb::object call) {
@@ -233,7 +236,8 @@ class BoundShortCall final : public ShortCall {
     record.bytes_received = received;
     record.bytes_sent = sent;
     record.batch_views = batch_views;
-    answer(std::move(record));
+    leave(std::move(record));
+    name_request();
   }
   void hand_over() { calls_->hand_over(*this); }
   void release() { calls_->release(*this); }
@@ -260,14 +264,25 @@ class BoundShortCall final : public ShortCall {
   std::string why_cancelled;
 
  private:
-  // Records the call and sets its trailing metadata; the reply may then be sent.
-  void answer(ShortRecord record) {
+  ShortRecord drawn(const std::string& engine, std::size_t bytes_sent) const {
+    ShortRecord record;
+    record.engine = engine;
+    record.stages = job_->stage_times();
+    record.bytes_sent = bytes_sent;
+    record.batch_views = job_->batch_views();
+    return record;
+  }
+  // Records the call, whose reply may then be sent. Does not need the GIL.
+  void leave(ShortRecord record) {
     record.method = method;
     record.request_id = request_id;
     record.tenant = tenant;
     record.milliseconds = 1e3 * seconds_of(Clock::now() - arrived);
     record.ended_at = seconds_since_1970();
     calls_->leave(*this, std::move(record));
+  }
+  // Tells the caller the id of the request after the reply.
+  void name_request() {
     const nb::tuple after = nb::make_tuple(nb::make_tuple(nb::handle(names().request_id), request_id));
     called(PyObject_CallMethodOneArg(context.ptr(), names().set_trailing, after.ptr()));
   }
@@ -317,6 +332,25 @@ bool wait(bool (ShortCalls::*until)(Clock::duration), ShortCalls& calls, double 
   return (calls.*until)(limit);
 }
 
+void bind_drawing_parts(nb::module_& m) {
+  nb::class_<ChangeCount>(m, "ChangeCount")
+      .def(nb::init<>())
+      .def("add", [](ChangeCount& changes) { ++changes.count; })
+      .def_ro("count", &ChangeCount::count);
+  nb::class_<DrawingParts>(m, "DrawingParts")
+      .def(nb::init<nb::object, std::shared_ptr<Renderer>, std::shared_ptr<Account>, nb::object,
+                    std::shared_ptr<ChangeCount>, double>(),
+           "queue"_a, "renderer"_a, "payloads"_a, "staging"_a.none(), "changes"_a, "seconds"_a)
+      .def(
+          "keep",
+          [](DrawingParts& parts, const BoundRequest& request, const nb::object& render, std::string engine,
+             std::int64_t room_bytes, std::size_t message_bytes, std::uint64_t changes) {
+            parts.keep(request.request, {nb::weakref(render), std::move(engine), room_bytes, message_bytes}, changes);
+          },
+          "request"_a, "render"_a, "engine"_a, "room_bytes"_a, "message_bytes"_a, "changes"_a,
+          "Remember for a moment what draws Renders like this one, unless the scenes have changed since.");
+}
+
 void bind_short_call(nb::module_& m) {
   nb::class_<BoundShortCall>(m, "ShortCall")
       .def_ro("tenant", &BoundShortCall::tenant)
@@ -338,10 +372,19 @@ void bind_short_call(nb::module_& m) {
       .def_prop_ro("overdue_limit", &BoundShortCall::overdue_limit)
       .def("receive", &BoundShortCall::receive, "requests"_a,
            nb::sig("def receive(self, requests: object) -> bytes | None"))
-      .def("draw", &BoundShortCall::draw, "parts"_a, "render"_a, "request"_a, "staging"_a.none(), "room_bytes"_a,
-           "engine"_a, "memory"_a = nb::none(), "head"_a = nb::bytes(""),
-           nb::sig("def draw(self, parts: DrawingParts, render: object, request: RenderRequest, staging: object, "
-                   "room_bytes: int, engine: str, memory: object = None, head: bytes = b'') -> bytes | None"))
+      .def("draw_known", &BoundShortCall::draw_known, "parts"_a, "raw"_a,
+           nb::sig("def draw_known(self, parts: DrawingParts, raw: bytes) -> bytes | None"))
+      .def(
+          "draw",
+          [](BoundShortCall& self, const DrawingParts& parts, const nb::object& render, const BoundRequest& request,
+             const nb::object& staging, std::int64_t room_bytes, const std::string& engine,
+             const std::optional<HostBytes>& memory, const nb::bytes& head) {
+            return self.draw(parts, render, request.request.poses, staging, room_bytes, engine, memory, head);
+          },
+          "parts"_a, "render"_a, "request"_a, "staging"_a.none(), "room_bytes"_a, "engine"_a, "memory"_a = nb::none(),
+          "head"_a = nb::bytes(""),
+          nb::sig("def draw(self, parts: DrawingParts, render: object, request: RenderRequest, staging: object, "
+                  "room_bytes: int, engine: str, memory: object = None, head: bytes = b'') -> bytes | None"))
       .def("run", &BoundShortCall::run, "call"_a, nb::sig("def run(self, call: NativeCall) -> Outcome"))
       .def("answered", &BoundShortCall::answered, "engine"_a, "operation"_a, "received"_a, "sent"_a, "batch_views"_a)
       .def("hand_over", &BoundShortCall::hand_over)
@@ -352,14 +395,7 @@ void bind_short_call(nb::module_& m) {
 }  // namespace
 
 void bind_serving_calls(nb::module_& m) {
-  nb::class_<DrawingParts>(m, "DrawingParts")
-      .def(
-          "__init__",
-          [](DrawingParts* self, const nb::object& queue, std::shared_ptr<Renderer> renderer,
-             std::shared_ptr<Account> payloads) {
-            new (self) DrawingParts{queue, std::move(renderer), std::move(payloads)};
-          },
-          "queue"_a, "renderer"_a, "payloads"_a);
+  bind_drawing_parts(m);
   bind_short_call(m);
   nb::class_<ShortCalls>(m, "ShortCalls")
       .def("__init__",

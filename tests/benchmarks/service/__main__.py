@@ -17,9 +17,9 @@ from tests.benchmarks import client_calls
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 from tests.benchmarks.service import jpeg_files
-from tests.benchmarks.service.cases import Cases
+from tests.benchmarks.service.cases import IMAGES_BY_LANE, Cases
 from tests.benchmarks.service.gil_meter import GilMeter, Unknown
-from tests.benchmarks.service.rounds import compare
+from tests.benchmarks.service.rounds import compare, p50_ratio
 from tests.benchmarks.service.servers import servers
 from tests.benchmarks.service.tables import goals, tables
 
@@ -40,11 +40,14 @@ def main() -> None:
     meter = _meter(arguments.results.parent / "gil_meter")
     with servers(meter) as both:
         cases = Cases(both.worker.target, both.bare_target, arguments.clients, arguments.calls)
-        rows = [compare(case, both, arguments.rounds) for case in cases.all() if arguments.only in case.name]
+        chosen = [case for case in cases.all() if arguments.only in case.name]
+        rows = [compare(case, both, arguments.rounds) for case in chosen]
+        lanes = [case for case in chosen if case.name in IMAGES_BY_LANE]
+        levels = p50_ratio(*lanes, arguments.rounds) if len(lanes) == len(IMAGES_BY_LANE) else None
         cases.close()
     with closing(client_calls.rows(arguments.rounds)) as calls:
         client = next(calls)
-    reached = goals(rows, client, jpeg_files.gil_share(meter, arguments.calls // 8 + 1) if meter else None)
+    reached = goals(rows, client, levels, jpeg_files.gil_share(meter, arguments.calls // 8 + 1) if meter else None)
     text = f"{_machine()}\n\n{tables(rows, client, reached)}"
     print(text)
     write([*rows, client, *reached], arguments.results)

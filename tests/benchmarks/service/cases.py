@@ -27,6 +27,8 @@ SMALL, MIDDLE, FULL = (32, 24), (640, 360), (1920, 1080)
 FLOAT32 = image_pb2.IMAGE_FORMAT_FLOAT32
 UINT8 = image_pb2.IMAGE_FORMAT_UINT8
 JPEG = image_pb2.IMAGE_FORMAT_JPEG
+# The names of the cases of levels and of floats by a lane.
+IMAGES_BY_LANE = ("1920x1080 uint8, lane", "1920x1080 float32, lane")
 _NO_GOALS: Mapping[str, float] = {}
 _ALONE_GOALS = {"p50_ms": 1.25, "gil_us": 1.3}
 _SMALL_GOALS = {"rate": 0.8, "processor_us": 1.5, "gil_us": 1.3}
@@ -84,8 +86,8 @@ class Cases:
             self._case("1920x1080 uint8", alone, few, self.renders(FULL, UINT8)),
             self._case("1920x1080 float32", alone, few, self.renders(FULL, FLOAT32)),
             self._case("1920x1080 JPEG", alone, few, self.renders(FULL, JPEG)),
-            self._case("1920x1080 uint8, lane", alone, few, self.renders(FULL, UINT8), lane=True),
-            self._case("1920x1080 float32, lane", alone, few, self.renders(FULL, FLOAT32), lane=True),
+            self._case(IMAGES_BY_LANE[0], alone, few, self.renders(FULL, UINT8), lane=True),
+            self._case(IMAGES_BY_LANE[1], alone, few, self.renders(FULL, FLOAT32), lane=True),
             self._frames("1920x1080 uint8, 1 stream by a lane", alone, few, FULL, {"gil_us": 3.0}, lane=True),
             self._case("32x24 uint8, spheres", alone, self._calls, self._spheres()),
             self._pair("retained Render and its Backward, two calls", small, (), {"gil_us": 4.0}),

@@ -55,6 +55,16 @@ def compare(case: Case, servers: Servers, rounds: int) -> Row:
     return Row(case.name, _median(ours), _median(bare), _median([_ratio(*pair) for pair in found]), case.goals)
 
 
+def p50_ratio(first: Case, second: Case, rounds: int) -> float:
+    """The ratio of the worker's times in two cases, whose calls are made in turns."""
+    with Callers(first.clients, (first.ours, second.ours)) as callers:
+        times = [
+            [statistics.median(callers.round(way, case.calls).times) for way, case in enumerate((first, second))]
+            for _ in range(rounds)
+        ]
+    return statistics.median(one / other for one, other in times)
+
+
 def _round(case: Case, servers: Servers, callers: Callers, way: int, *, metered: bool = False) -> Figures:
     watch = servers.watches[way]
     watch.turn(on=metered)

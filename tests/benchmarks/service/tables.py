@@ -33,18 +33,16 @@ class Goal:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
 
-def goals(rows: Sequence[Row], client: client_calls.Row, jpeg_share: float | None) -> list[Goal]:
-    """All goals; those of the GIL only where it was measured."""
+def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None, jpeg_share: float | None) -> list[Goal]:
+    """All goals; those of the GIL, and of `levels` to floats, only where they were measured."""
     found = [
         Goal(f"{row.case}: {_NAMES[name]}", measured, goal, at_least=name == "rate")
         for row in rows
         for name, goal in row.goals.items()
         if (measured := getattr(row.ratios, name)) is not None
     ]
-    lanes = {row.case: row.ours.p50_ms for row in rows if row.case.endswith("lane")}
-    if len(lanes) > 1:
-        bytes_ms, floats_ms = (lanes[f"1920x1080 {form}, lane"] for form in ("uint8", "float32"))
-        found.append(Goal("1920x1080, lane: p50 of uint8 to that of float32", bytes_ms / floats_ms, 1.0))
+    if levels is not None:
+        found.append(Goal("1920x1080, lane: p50 of uint8 to that of float32", levels, 1.0))
     if jpeg_share is not None:
         found.append(Goal("part of the time of a JPEG file that has the GIL", jpeg_share, 0.1))
     return [*found, Goal("`Client.render`: our own code, us", client.own_us, 150)]

@@ -36,8 +36,8 @@ class Way:
     Attributes:
         kind: "single" (one message there and back), "chunks" (one there, several back), "frames" (a stream both ways,
             one message there and back for each call), "lane" and "lane frames" (as "single" and "frames", with a
-            shared-memory lane for the replies) or "pair" (a Render with a retained state, and the Backward of this
-            state).
+            shared-memory lane for the replies), "pair" (a Render with a retained state, and the Backward of this
+            state) or "lane pair" (as "pair", with a lane for the image and its gradient).
         target: the server.
         path: of the method.
         requests: what is sent, in turns; of "pair" the Backward's, without the state's name, after the Render's; of
@@ -223,6 +223,38 @@ def _pair(channel: grpc.Channel, way: Way) -> Call:
     return call
 
 
+def _lane_pair(channel: grpc.Channel, way: Way) -> Call:
+    """Makes pairs whose images go by a lane, and whose gradients of the images lie in it."""
+    from lumigrad.protos.lanes import ToWorker
+    from lumigrad.v1 import render_pb2, tensor_pb2
+    from support.calls.raw_calls import RawClient
+    from support.calls.raw_lane import RawLane
+
+    render = channel.unary_unary(way.path)
+    backward = channel.unary_unary(f"{way.path.rpartition('/')[0]}/Backward")
+    lane, leases = RawLane(RawClient(way.target, channel=channel)), itertools.count(2)
+    first, second = way.requests
+    request = render_pb2.BackwardRequest.FromString(second)
+    tensor = request.spec.output_gradients[0].tensor
+    region = lane.lease(1, request.payload_bytes)
+    lane.regions[region][: request.payload_bytes] = memoryview(request.data)
+    tensor.region.CopyFrom(tensor_pb2.RegionSpan(region=region, length=request.payload_bytes))
+    request.ClearField("data")
+    request.ClearField("payload_bytes")
+
+    def ask(method: Callable[..., bytes], raw: bytes) -> bytes:
+        lease = next(leases)
+        reply = method(raw, timeout=_SECONDS, metadata=(*lane.metadata(lease), *SINGLE))
+        lane.send(ToWorker.RELEASE, lease)
+        return reply
+
+    def call(_: int) -> None:
+        request.spec.context_id = render_pb2.RenderReply.FromString(ask(render, first)).context_id
+        ask(backward, request.SerializeToString())
+
+    return call
+
+
 _KINDS = {
     "single": _single,
     "chunks": _chunks,
@@ -230,4 +262,5 @@ _KINDS = {
     "lane": _lane,
     "lane frames": _lane_frames,
     "pair": _pair,
+    "lane pair": _lane_pair,
 }

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 
 from lumigrad.protos.service import RENDER_SERVICE
-from lumigrad.protos.streams import frames_of
+from lumigrad.protos.streams import frames_of, whole_frame
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import FrameCodec
 from lumigrad.v1 import distance_pb2, image_pb2, render_pb2
@@ -93,6 +93,7 @@ class Cases:
             self._pair("retained Render and its Backward, two calls", small, (), {"gil_us": 4.0}),
             self._pair("the same with gradients of the camera", small, ("means", "cameras", "background")),
             self._pair("the same of spheres", small, (), requests=self._spheres()),
+            self._pair("640x360 float32, retained, and its Backward, by a lane", small, (), size=MIDDLE, lane=True),
             self._case("96 distances", alone, self._calls, self._queries(), path=QUERY),
         ]
 
@@ -134,18 +135,24 @@ class Cases:
         wanted: Sequence[str],
         goals: Mapping[str, float] = _NO_GOALS,
         requests: Sequence[bytes] = (),
+        *,
+        size: tuple[int, int] = SMALL,
+        lane: bool = False,
     ) -> Case:
-        width, height = SMALL
-        render = render_pb2.RenderRequest.FromString([*requests, *small][0])
+        width, height = size
+        own = [self._render(size, FLOAT32, 0).SerializeToString()] if lane else requests
+        render = render_pb2.RenderRequest.FromString([*own, *small][0])
         render.retain, render.formats[0].format = True, FLOAT32  # type: ignore[assignment]
         payload = PayloadWriter()
         backward = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(context_id="?", release=True, wanted=wanted))
         gradient = payload.add(np.ones((1, height, width, 3), np.float32))
         backward.spec.output_gradients.add(name="color", tensor=gradient)
-        (frame,) = frames_of(backward, payload)
-        pair = [render.SerializeToString(), FrameCodec(render_pb2.BackwardRequest).serialize(frame)]
+        pair = [
+            render.SerializeToString(),
+            FrameCodec(render_pb2.BackwardRequest).serialize(whole_frame(backward, payload)),
+        ]
         bare = self._bare("single", small, self._sizes(RENDER, small[0]))
-        ours = Way("pair", self._target, RENDER, pair)
+        ours = Way("lane pair" if lane else "pair", self._target, RENDER, pair)
         return Case(name, 1, self._calls, ours, bare, goals)
 
     def _case(

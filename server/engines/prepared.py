@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,11 @@ _ENCODINGS: Mapping[int, str] = {
     image_pb2.IMAGE_FORMAT_FLOAT16: "float16",
     image_pb2.IMAGE_FORMAT_BFLOAT16: "bfloat16",
 }
+# Returns the tensors of the reply of a Render or Backward.
+_TENSORS: Mapping[type, Callable[[Any], Sequence[tensor_pb2.NamedTensor]]] = {
+    render_pb2.RenderReply: attrgetter("outputs"),
+    render_pb2.BackwardReply: attrgetter("gradients"),
+}
 # The number of request kinds that are kept for one scene.
 _MOST = 64
 _MOST_TOGETHER = 16
@@ -65,51 +71,41 @@ class Part(NamedTuple):
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class PreparedRender:
-    """A kind of Renders of one scene.
+@dataclass(frozen=True, kw_only=True)
+class PreparedReply:
+    """What the replies of one kind of calls have in common.
 
     Attributes:
-        native: The native render, which holds the scene's tensors.
-        cost: The cost of each Render.
-        payload_bytes: The bytes of the images.
-        engine: The name of the engine.
-        scene: The scene, for replies.
-        formats: Formats of the images.
-        message_bytes: The payload that a caller must accept in one message to get what is drawn as its reply; infinite
-            if images must still be encoded as files.
-        head_bytes: The bytes written before the payload.
-        parts: Outputs in the payload.
-        reply: The reply without payload; outputs other than files are at the places in `parts`.
+        cost: The cost of each call.
+        payload_bytes: The bytes of the tensors.
+        message_bytes: The payload that a caller must accept in one message to get it as one; infinite if images must
+            still be encoded as files.
+        parts: The tensors in the payload.
+        reply: The reply without payload; tensors other than files are at the places in `parts`.
     """
 
-    native: Any
     cost: Cost
     payload_bytes: int
-    engine: str
-    scene: scene_pb2.SceneRef
-    formats: ImageFormats
     message_bytes: float
-    head_bytes: int
     parts: Sequence[Part]
-    reply: render_pb2.RenderReply
+    reply: Any
     # Serialised replies whose payload lies in a region of a lane, by the region's number.
     _heads: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def lane_bytes(self) -> int:
-        """The bytes of the outputs without padding between them, which separate regions would not have."""
+        """The bytes of the tensors without padding between them, which separate regions would not have."""
         return sum(self._sizes)
 
     @cached_property
     def takes_region(self) -> bool:
-        """Whether a lane, if there is one, would carry all outputs, so that they may share a region."""
-        return min(self._sizes) >= LEAST_BYTES and not math.isinf(self.message_bytes)
+        """Whether a lane, if there is one, would carry all tensors, so that they may share a region."""
+        return min(self._sizes, default=0) >= LEAST_BYTES and not math.isinf(self.message_bytes)
 
     @cached_property
     def lane_message_bytes(self) -> float:
-        """`message_bytes` for a caller with a lane, as first calls estimate it; infinite if an output goes by lane."""
-        if max(self._sizes) >= LEAST_BYTES or math.isinf(self.message_bytes):
+        """`message_bytes` for a caller with a lane, as first calls estimate it; infinite if a tensor goes by lane."""
+        if max(self._sizes, default=0) >= LEAST_BYTES or math.isinf(self.message_bytes):
             return math.inf
         return small_message_bytes(self._sizes)
 
@@ -121,17 +117,36 @@ class PreparedRender:
         """Return the bytes of a reply before its timings, if its payload lies in a region of a lane."""
         head = self._heads.get(region)
         if head is None:
-            reply = render_pb2.RenderReply()
+            reply = type(self.reply)()
             reply.CopyFrom(self.reply)
-            for output in reply.outputs:
-                place = output.tensor.payload
-                output.tensor.region.CopyFrom(
+            for entry in _TENSORS[type(reply)](reply):
+                place = entry.tensor.payload
+                entry.tensor.region.CopyFrom(
                     tensor_pb2.RegionSpan(region=region, offset=place.offset, length=place.length)
                 )
             if len(self._heads) >= _MOST_REGIONS:
                 self._heads.clear()
             head = self._heads[region] = reply.SerializeToString()
         return head
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRender(PreparedReply):
+    """A kind of Renders of one scene.
+
+    Attributes:
+        native: The native render, which holds the scene's tensors.
+        engine: The name of the engine.
+        scene: The scene, for replies.
+        formats: Formats of the images.
+        head_bytes: The bytes written before the payload.
+    """
+
+    native: Any
+    engine: str
+    scene: scene_pb2.SceneRef
+    formats: ImageFormats
+    head_bytes: int
 
     def arrays(self, drawn: bytes) -> dict[str, Array]:
         """Return the outputs in the drawn bytes, by name."""
@@ -188,8 +203,9 @@ def prepared_render(
     plan, cost = task.plan, example.cost
     if not is_plain(plan, example.reply):
         return None
-    parts = _parts_of(plan, formats, example.reply)
-    reply, payload_bytes, head, message_bytes = _placed(example.reply, parts), parts[-1].end, b"", math.inf
+    # Files are written as levels.
+    parts = laid_out(example.reply, plan.output_shapes, set(filter(formats.are_files, plan.outputs)))
+    reply, payload_bytes, head, message_bytes = placed(example.reply, parts), parts[-1].end, b"", math.inf
     if not any(formats.are_files(name) for name in plan.outputs):
         head = head_of(reply, payload_bytes)
         message_bytes = message_bytes_of(head, payload_bytes)
@@ -204,29 +220,39 @@ def prepared_render(
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
     scene = task.scene or scene_pb2.SceneRef()
     return PreparedRender(
-        native, cost, payload_bytes, task.engine.name, scene, formats, message_bytes, len(head), parts, reply
+        native=native,
+        cost=cost,
+        payload_bytes=payload_bytes,
+        engine=task.engine.name,
+        scene=scene,
+        formats=formats,
+        message_bytes=message_bytes,
+        head_bytes=len(head),
+        parts=parts,
+        reply=reply,
     )
 
 
-def _parts_of(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> list[Part]:
-    """Return the places of outputs in a payload, the same as `PayloadWriter`'s without files and lanes."""
+def laid_out(reply: Any, shapes: Mapping[str, Sequence[int]], levels: Collection[str] = ()) -> list[Part]:
+    """Return the places of a reply's tensors in a payload, the same as `PayloadWriter`'s without files and lanes.
+
+    Those in `levels` are written as levels.
+    """
     parts: list[Part] = []
-    for output in reply.outputs:
-        is_file = formats.are_files(output.name)
-        dtype = to_numpy(dtypes.UINT8 if is_file else output.tensor.dtype, output.name)
-        shape = plan.output_shapes[output.name]
+    for entry in _TENSORS[type(reply)](reply):
+        dtype = to_numpy(dtypes.UINT8 if entry.name in levels else entry.tensor.dtype, entry.name)
         offset = -(-parts[-1].end // ALIGNMENT) * ALIGNMENT if parts else 0
-        parts.append(Part(output.name, offset, shape, dtype))
+        parts.append(Part(entry.name, offset, shapes[entry.name], dtype))
     return parts
 
 
-def _placed(reply: render_pb2.RenderReply, parts: Sequence[Part]) -> render_pb2.RenderReply:
-    """Return a copy of a reply with its outputs at the places in `parts`."""
-    placed = render_pb2.RenderReply()
-    placed.CopyFrom(reply)
-    for output, part in zip(placed.outputs, parts, strict=True):
-        output.tensor.payload.CopyFrom(tensor_pb2.Span(offset=part.offset, length=part.end - part.offset))
-    return placed
+def placed(reply: Any, parts: Sequence[Part]) -> Any:
+    """Return a copy of a reply with its tensors at the places in `parts`."""
+    copy = type(reply)()
+    copy.CopyFrom(reply)
+    for entry, part in zip(_TENSORS[type(copy)](copy), parts, strict=True):
+        entry.tensor.payload.CopyFrom(tensor_pb2.Span(offset=part.offset, length=part.end - part.offset))
+    return copy
 
 
 @dataclass(frozen=True)

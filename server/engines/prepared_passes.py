@@ -16,7 +16,6 @@ from lumigrad.kernels.spheres.forward import State as SphereState
 from lumigrad.protos import dtypes
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.jobs import Numbers
-from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.gaussians import GaussianPlan
@@ -24,11 +23,14 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.prepared import (
     Example,
     PreparedKinds,
+    PreparedReply,
     encoding_of,
     head_of,
     is_plain,
+    laid_out,
     message_bytes_of,
     native_render,
+    placed,
     sphere_inputs,
 )
 from lumigrad.server.engines.runner import ForwardState, Task
@@ -45,6 +47,7 @@ _CAMERAS = {"camera_rotation", "camera_translation", "camera_intrinsics", "camer
 _GRADIENTS = {*gaussians.SCENE_GRADIENTS, *_CAMERAS, "background", "means2d", "means2d_abs"}
 _SPHERE_INCOMING = {"color", "alpha", "depth"}
 _SPHERE_GRADIENTS = {"positions", "colors", "radii", "opacities", "background"}
+_PLACES = ("payload", "region")
 # Placeholder for the name of a state.
 _NAME = "0" * 32
 _FIELD = "spec"
@@ -68,17 +71,14 @@ class PassSource:
     limits: Limits
 
 
-@dataclass(frozen=True)
-class PreparedPass:
-    """A kind of retained Renders of one scene.
+@dataclass(frozen=True, kw_only=True)
+class PreparedPass(PreparedReply):
+    """A kind of retained Renders of one scene; their replies have a placeholder for the name of the state.
 
     Attributes:
         native: The native render, which holds the scene's tensors.
         passes: Computes the passes.
         source: The data that their states share.
-        cost: The cost of each call.
-        payload_bytes: The payload of a reply.
-        message_bytes: The payload that a caller must accept in one message.
         state_bytes: The size of a state without the kernels' part.
         backwards: The Backwards of its states.
     """
@@ -86,9 +86,6 @@ class PreparedPass:
     native: _native.RetainedRender
     passes: Passes
     source: PassSource
-    cost: Cost
-    payload_bytes: int
-    message_bytes: int
     state_bytes: int
     backwards: PreparedKinds = field(default_factory=PreparedKinds)
 
@@ -156,7 +153,7 @@ def prepared_pass(
         is_cpu: Whether the CPU computes them.
     """
     plan, state = forward.task.plan, forward.state
-    reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
+    cost = example.cost
     # Only the CPU has native passes of spheres.
     if (
         not isinstance(state, gaussians.State | SphereState)
@@ -164,18 +161,13 @@ def prepared_pass(
         or (isinstance(plan, SpherePlan) and not is_cpu)
     ):
         return None
-    if not is_plain(plan, reply) or any(formats.are_files(name) for name in plan.outputs):
+    if not is_plain(plan, example.reply) or any(formats.are_files(name) for name in plan.outputs):
         return None
-    if any(output.tensor.WhichOneof("location") != "payload" for output in reply.outputs):
-        return None
-    named = render_pb2.RenderReply()
-    named.CopyFrom(reply)
-    named.context_id = _NAME
-    head = head_of(named, payload_bytes)
-    places = [
-        Place(output.name, encoding_of(formats, output.name), prod(output.tensor.shape), output.tensor.payload.offset)
-        for output in reply.outputs
-    ]
+    parts = laid_out(example.reply, plan.output_shapes)
+    reply, payload_bytes = placed(example.reply, parts), parts[-1].end
+    reply.context_id = _NAME
+    head = head_of(reply, payload_bytes)
+    places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
     made = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu, retain=True)
     if made is None:
         return None
@@ -183,32 +175,36 @@ def prepared_pass(
     native = _native.RetainedRender(
         render=made.native,
         images=list(images.items()),
-        name_offset=head.index(_NAME.encode()),
         engine=passes.engine,
         kind=numbers.of(cost.kind),
         bytes=cost.bytes,
         backward=plan.settings.native(track=True) if isinstance(plan, SpherePlan) else None,
     )
-    most = message_bytes_of(head, payload_bytes)
-    return PreparedPass(native, passes, source, cost, payload_bytes, most, state.bytes - state.kept.bytes)
+    return PreparedPass(
+        native=native,
+        passes=passes,
+        source=source,
+        cost=cost,
+        payload_bytes=payload_bytes,
+        message_bytes=message_bytes_of(head, payload_bytes),
+        parts=parts,
+        reply=reply,
+        state_bytes=state.bytes - state.kept.bytes,
+    )
 
 
-@dataclass(frozen=True)
-class PreparedBackward:
+@dataclass(frozen=True, kw_only=True)
+class PreparedBackward(PreparedReply):
     """A kind of Backwards of one kind of states.
 
     Attributes:
         native: Computes the backward passes.
-        cost: The cost of each call.
-        payload_bytes: The payload of a reply.
-        message_bytes: The payload that a caller must accept in one message.
+        uploads: The gradients of outputs that lie in shared memory, by their places in the request.
         releases: Whether the calls release the state.
     """
 
     native: _native.BackwardKind
-    cost: Cost
-    payload_bytes: int
-    message_bytes: int
+    uploads: Sequence[int]
     releases: bool
 
 
@@ -223,8 +219,7 @@ def prepared_backward(
         state: The state that it has differentiated.
         numbers: The numbers of the queue.
     """
-    reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
-    entries, gradients = spec.output_gradients, reply.gradients
+    cost, entries, gradients = example.cost, spec.output_gradients, example.reply.gradients
     plan = state.task.plan
     has_spheres = isinstance(plan, SpherePlan)
     known, computed = (_SPHERE_INCOMING, _SPHERE_GRADIENTS) if has_spheres else (_INCOMING, _GRADIENTS)
@@ -237,10 +232,12 @@ def prepared_backward(
         and not _CAMERAS.isdisjoint(gradient.name for gradient in gradients)
     ):
         return None
+    parts = laid_out(example.reply, {entry.name: entry.tensor.shape for entry in gradients})
+    reply, payload_bytes = placed(example.reply, parts), parts[-1].end if parts else 0
     head = head_of(reply, payload_bytes)
     native = _native.BackwardKind(
         incoming=[_part(entry) for entry in entries],
-        gradients=[_part(gradient) for gradient in gradients],
+        gradients=[_part(entry) for entry in reply.gradients],
         payload_bytes=payload_bytes,
         head=head,
         engine=state.kind.passes.engine,
@@ -249,12 +246,21 @@ def prepared_backward(
         bytes=cost.bytes,
         has_spheres=has_spheres,
     )
-    return PreparedBackward(native, cost, payload_bytes, message_bytes_of(head, payload_bytes), spec.release)
+    return PreparedBackward(
+        native=native,
+        cost=cost,
+        payload_bytes=payload_bytes,
+        message_bytes=message_bytes_of(head, payload_bytes),
+        parts=parts,
+        reply=reply,
+        uploads=[place for place, entry in enumerate(entries) if entry.tensor.WhichOneof("location") == "region"],
+        releases=spec.release,
+    )
 
 
 def _are_plain(entries: Sequence[tensor_pb2.NamedTensor], names: set[str]) -> bool:
     return all(
-        entry.name in names and entry.tensor.dtype in _ENCODINGS and entry.tensor.WhichOneof("location") == "payload"
+        entry.name in names and entry.tensor.dtype in _ENCODINGS and entry.tensor.WhichOneof("location") in _PLACES
         for entry in entries
     )
 

@@ -21,14 +21,13 @@ from lumigrad.kernels._native import (
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
-from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.streams import check_room
 from lumigrad.server.engines.prepared import Example, PreparedRender, prepared_render
 from lumigrad.server.engines.prepared_passes import PreparedPass
+from lumigrad.server.rpc.lane_places import place_by
 from lumigrad.server.rpc.native_calls import check_outcome
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.shm.lanes import Lanes
-from lumigrad.server.shm.payload import OpenLane
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -90,32 +89,6 @@ class _Way(NamedTuple):
     staging: Callable[..., Any] | None
 
 
-class Place(NamedTuple):
-    """Memory of a call's lane for all outputs of a reply, and the reply's bytes before its timings.
-
-    The caller must call `lane.end` at the end of the call.
-    """
-
-    lane: OpenLane
-    memory: Array
-    head: bytes
-
-
-def place_by(lanes: Lanes, name: str, tenant: str, prepared: PreparedRender) -> Place | None:
-    """Lease a place from the lane that a call names; None if the lane is lost or has no room."""
-    lane = lanes.find(name, tenant, StageTimes())
-    leased = None
-    try:
-        leased = None if lane is None else lane.lease(prepared.payload_bytes)
-    finally:
-        if lane is not None and leased is None:
-            lane.end(delivered=False)
-    if lane is None or leased is None:
-        return None
-    region, memory = leased
-    return Place(lane, memory, prepared.head_in(region))
-
-
 class Drawn(NamedTuple):
     """Outputs that native code has drawn for a reply, by name."""
 
@@ -160,7 +133,7 @@ class PreparedCalls:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
-            return None if short.lane_name else self._passes.render(prepared, request, short)
+            return self._passes.render(prepared, request, short)
         if short.lane_name and prepared.takes_region:
             return self._answer_by_lane(way, prepared, request, room, short)
         if (prepared.lane_message_bytes if short.lane_name else prepared.message_bytes) > short.message_bytes:

@@ -12,7 +12,8 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.engines.prepared import PreparedRender
-from lumigrad.server.rpc.prepared_calls import Kind, Lookup, Place, place_by, staging
+from lumigrad.server.rpc.lane_places import Place, place_by
+from lumigrad.server.rpc.prepared_calls import Kind, Lookup, staging
 from lumigrad.server.rpc.stream_frames import METHOD, frame_id
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.tenants import Tenants

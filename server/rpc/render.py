@@ -265,7 +265,7 @@ class RenderService(EngineService):
 
     def __init__(self, tenants: Tenants, lanes: Lanes) -> None:
         super().__init__(tenants, "render", ENGINES)
-        self._passes = PreparedPasses(tenants)
+        self._passes = PreparedPasses(tenants, lanes)
         self._renders = PreparedCalls(tenants, lanes, self._passes)
         self.shortcuts = {"Render": self._renders, "Backward": self._passes}
         self.look_up = self._renders.look_up

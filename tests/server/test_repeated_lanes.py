@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -11,20 +12,22 @@ import pytest
 
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES
 from lumigrad.protos.service import MESSAGE_BYTES
-from lumigrad.v1 import image_pb2, render_pb2
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
 from support.backends import emulation
 from support.calls.answers import UNKNOWN, Answer, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.lane_frames import LaneFrames, camera, expected, stored_request
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_lane import RawLane
-from support.calls.repeats import assert_same
+from support.calls.repeats import GENERAL_PATH, TELL_OF_GENERAL_PATH, assert_same
 from support.workers.worker import WorkerProcess, worker
 
 FORMATS = (
     image_pb2.IMAGE_FORMAT_FLOAT32,
     image_pb2.IMAGE_FORMAT_UINT8,
     image_pb2.IMAGE_FORMAT_FLOAT16,
+    image_pb2.IMAGE_FORMAT_BFLOAT16,
     image_pb2.IMAGE_FORMAT_PNG,
 )
 # Outputs and sizes: one large image, two, a large and a small one, two that are large together, several small ones.
@@ -37,31 +40,111 @@ IMAGES = (
 )
 
 
-@pytest.fixture(scope="module", params=["cpu", "emulation"])
-def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
-    is_emulated = request.param == "emulation"
+@pytest.fixture(scope="module", params=[False, True], ids=["cpu", "emulation"])
+def is_emulated(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def process(is_emulated: bool) -> Iterator[WorkerProcess]:
     if is_emulated:
         emulation.load("_emulation")
-    with worker("--device", "cpu", emulated=is_emulated) as started:
+    with worker("--device", "cpu", emulated=is_emulated, before=TELL_OF_GENERAL_PATH) as started:
         yield started
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(("outputs", "size"), IMAGES)
 @pytest.mark.parametrize("is_sphere", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
 def test_images_by_a_lane_are_the_same(
-    client: RawClient, asker: Asker, is_sphere: bool, outputs: tuple[str, ...], size: tuple[int, int], form: int
+    client: RawClient,
+    asker: Asker,
+    is_sphere: bool,
+    outputs: tuple[str, ...],
+    size: tuple[int, int],
+    form: int,
+    retain: bool,
 ) -> None:
     cloud, spec_for = (sphere_cloud(60), spec_of) if is_sphere else (gaussian_cloud(60), gaussian_spec)
     scene_id = client.put(cloud).scene.scene_id
     for view in range(3):
         spec = spec_for(opencv_camera(*size, x=0.1 * view), scene_id=scene_id, outputs=outputs)
         formats = [image_pb2.OutputFormat(name="color", format=form)]
-        raw = render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString()
+        raw = render_pb2.RenderRequest(spec=spec, formats=formats, retain=retain).SerializeToString()
         found = asker.ask(raw, "lane")
         assert found.is_ok
         assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
         assert found.values == asker.ask(UNKNOWN + raw, "stream").values
+
+
+# Gradients that are asked for: all large, all small, some of each.
+@pytest.mark.parametrize("wanted", [("means", "colors"), ("background",), ("means", "background")])
+@pytest.mark.parametrize("form", [1, 2, 3], ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [1, 2, 3], ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("uploaded", [("color", "alpha"), ("color",), ()])
+@pytest.mark.parametrize("is_sphere", [False, True])
+def test_gradients_by_a_lane_are_the_same(
+    process: WorkerProcess,
+    client: RawClient,
+    is_emulated: bool,
+    is_sphere: bool,
+    uploaded: tuple[str, ...],
+    dtype: int,
+    form: int,
+    wanted: tuple[str, ...],
+) -> None:
+    cloud, spec_for = (sphere_cloud, spec_of) if is_sphere else (gaussian_cloud, gaussian_spec)
+    # On the emulated device, which is slow, all gradients are small.
+    count = 300 if is_emulated else 44_000
+    scene_id = client.put(cloud(count, radius=0.01) if is_sphere else cloud(count)).scene.scene_id
+    spec = spec_for(opencv_camera(160, 150), scene_id=scene_id, outputs=["color"])
+    getattr(spec, spec.WhichOneof("settings")).deterministic = True
+    names = [name.replace("means", "positions") if is_sphere else name.replace("colors", "quats") for name in wanted]
+    asker = Asker(client, keeps=True)
+    render = render_pb2.RenderRequest(spec=spec, retain=True).SerializeToString()
+    contexts = []
+    for _ in range(2):
+        assert asker.ask(render, "lane").is_ok
+        contexts.append(asker.kept)
+
+    def ask(seed: int, way: str, regions: Collection[str], prefix: bytes = b"") -> Answer:
+        random, payload = np.random.default_rng(seed), PayloadWriter()
+        backward = render_pb2.BackwardSpec(context_id=contexts[1], wanted=names)
+        backward.format.dtype = form  # type: ignore[assignment]
+        with ExitStack() as stack:
+            for name, shape in (("color", (1, 150, 160, 3)), ("alpha", (1, 150, 160))):
+                values = bits_of(random.normal(size=shape).astype(np.float32), dtype)
+                in_lane = name in regions
+                tensor = stack.enter_context(asker.uploaded(values, dtype)) if in_lane else payload.add(values, dtype)
+                backward.output_gradients.add(name=name, tensor=tensor)
+            data = b"".join(payload.buffers)
+            request = render_pb2.BackwardRequest(spec=backward, payload_bytes=len(data), data=data)
+            return asker.ask(prefix + request.SerializeToString(), way, "RenderService/Backward")
+
+    told = f"{GENERAL_PATH} backward"
+    before = process.log.count(told)
+    for seed in range(3):
+        found = ask(seed, "lane", uploaded)
+        assert found.is_ok
+        assert_same(found, ask(seed, "lane", uploaded, UNKNOWN), b"")
+        assert found.values == ask(seed, "stream", (), UNKNOWN).values
+    # Replies only partly in shared memory take the general path, and on devices other than the CPU all spheres do. The
+    # last call of all has taken it, so that no line is missing from the log.
+    is_general = is_sphere if is_emulated else len(set(names) & {"means", "positions", "background"}) == 2
+    count = before + 2 * 3 + (3 if is_general else 1)
+    process.wait_for_log(told, count=count)
+    assert process.log.count(told) == count
+    for name in contexts:
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60)
+    asker.close()
+
+
+def bits_of(values: np.ndarray, dtype: int) -> np.ndarray:
+    """The values as a type of floats; as bfloat16 by cutting off bits."""
+    if dtype == tensor_pb2.DTYPE_BFLOAT16:
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(np.float16 if dtype == tensor_pb2.DTYPE_FLOAT16 else np.float32)
 
 
 @pytest.mark.parametrize("most", [None, LARGEST_MESSAGE_BYTES, 299_000, 301_000])

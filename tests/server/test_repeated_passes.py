@@ -80,7 +80,8 @@ class Incoming:
         for name, shape in self.shapes.items():
             values = random.normal(size=shape).astype(np.float32)
             if odd is not None and values.size:
-                values.reshape(-1)[random.integers(values.size)] = odd
+                # Some must lie where something is seen.
+                values.reshape(-1)[random.integers(values.size, size=1 + values.size // 500)] = odd
             spec.output_gradients.add(name=name, tensor=added(payload, values, self.dtype))
         data = b"".join(payload.buffers)
         return render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data).SerializeToString()
@@ -174,7 +175,8 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
     assert codes["OK"]
 
 
-IMAGES = {"color": [1, 18, 24, 3], "depth": [1, 18, 24]}
+# The second images are just large enough for a lane.
+SIZES = {"single": (24, 18), "lane": (148, 148)}
 BLENDED = ("setup", "sort", "bin", "blend")
 
 
@@ -186,12 +188,15 @@ class Small:
     kind: str
     stages: tuple[str, ...]
     backward: Incoming
+    way: str
 
     def __call__(self, x: float = 0.0) -> render_pb2.RenderRequest:
         spec_for = gaussian_spec if self.kind == "gaussians" else spec_of
-        spec = spec_for(opencv_camera(24, 18, x=x), scene_id=self.scene_id, outputs=("color", "depth"))
+        spec = spec_for(opencv_camera(*SIZES[self.way], x=x), scene_id=self.scene_id, outputs=self.backward.shapes)
         getattr(spec, self.kind).deterministic = True
-        form = image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)
+        is_large = self.way == "lane"
+        kind = image_pb2.IMAGE_FORMAT_FLOAT32 if is_large else image_pb2.IMAGE_FORMAT_UINT8
+        form = image_pb2.OutputFormat(name="color", format=kind)
         return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
 
     def of(self, context_id: str, seed: int, odd: float | None = None, *, release: bool = False) -> bytes:
@@ -199,20 +204,24 @@ class Small:
         return self.backward.of(context_id, seed, odd, release=release)
 
 
-def stored_small(client: RawClient, kind: str, seed: int = 31) -> Small:
+def stored_small(client: RawClient, kind: str, seed: int = 31, way: str = "single") -> Small:
     form, is_spheres = render_pb2.GradientFormat(), kind == "spheres"
+    width, height = SIZES[way]
+    image = [1, height, width]
+    shapes = {"color": [*image, 3]} if way == "lane" else {"color": [*image, 3], "depth": image}
     cloud = sphere_cloud(50, seed=seed, radius=1.5) if is_spheres else gaussian_cloud(50, seed=seed)
     scene_id = client.put(cloud).scene.scene_id
     if is_spheres:
-        return Small(scene_id, kind, (*BLENDED, "finish"), Incoming(IMAGES, ("positions", "opacities"), form, 1))
+        return Small(scene_id, kind, (*BLENDED, "finish"), Incoming(shapes, ("positions", "opacities"), form, 1), way)
     stages = ("project", "sort", "bin", "blend", "blend_backward", "project_backward")
-    return Small(scene_id, kind, stages, Incoming(IMAGES, ("means", "opacities"), form, 1))
+    return Small(scene_id, kind, stages, Incoming(shapes, ("means", "opacities"), form, 1), way)
 
 
-@pytest.fixture(params=["gaussians", "spheres"])
+@pytest.fixture(params=[(kind, way) for way in SIZES for kind in ("gaussians", "spheres")], ids=" by ".join)
 def small(request: pytest.FixtureRequest, client: RawClient, asker: Asker) -> Small:
     """A scene whose retained Renders and Backwards are prepared."""
-    made = stored_small(client, request.param)
+    kind, asker.way = request.param
+    made = stored_small(client, kind, way=asker.way)
     names = [render(asker, made()) for _ in range(2)]
     assert asker.ask(made.of(names[1], 0), method=METHOD).is_ok
     assert asker.ask(made.of(names[1], 0, release=True), method=METHOD).is_ok
@@ -302,6 +311,7 @@ def test_calls_at_the_same_time_answer_as_one_after_the_other(client: RawClient,
 
     def run(number: int) -> tuple[int, Answer, Answer]:
         own = Asker(client)
+        own.way = small.way
         try:
             backward = own.ask(small.of(names[number], 6), method=METHOD)
             return number, backward, own.ask(small(0.02 * number).SerializeToString())

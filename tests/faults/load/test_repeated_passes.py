@@ -18,24 +18,15 @@ from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.answers import UNKNOWN
 from support.calls.gaussian_calls import gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_lane import RawLane
+from support.calls.repeats import GENERAL_PATH, TELL_OF_GENERAL_PATH
 from support.workers.slow_render import large_gaussians, wait_for, worked_seconds
 from support.workers.worker import WorkerProcess, worker
 
 KINDS = ("gaussians", "spheres")
 METADATA = (SINGLE_REPLY, ("lumigrad-message-bytes", "3500000"))
 # Pixels per side, and number of primitives.
-SLOW, QUICK = {"gaussians": (800, 30_000), "spheres": (800, 6000)}, (32, 50)
-# Statements that log when the general way computes a pass.
-BEFORE = (
-    "import sys",
-    "from lumigrad.server.engines.runner import EngineRunner as runner",
-    "from functools import partialmethod",
-    "def told(self, name, way, *rest, **named):\n"
-    "    print('the general way:', name, file=sys.stderr, flush=True)\n"
-    "    return way(self, *rest, **named)",
-    "runner.forward = partialmethod(told, 'forward', runner.forward)",
-    "runner.backward = partialmethod(told, 'backward', runner.backward)",
-)
+SLOW, QUICK, LARGE = {"gaussians": (800, 30_000), "spheres": (800, 6000)}, (32, 50), (300, 50)
 
 
 class Passes:
@@ -45,6 +36,7 @@ class Passes:
         self._client = client
         self._size = size
         self.kind = kind
+        self.lane: RawLane | None = None
         path = f"/{RENDER_SERVICE}"
         self._render = client.channel.unary_unary(f"{path}/Render")
         self._stream = client.channel.unary_stream(f"{path}/Render")
@@ -67,6 +59,9 @@ class Passes:
         request = render_pb2.RenderRequest(spec=spec, retain=True).SerializeToString()
         if way == "stream":
             return self._stream(request, timeout=60)
+        if way == "lane":
+            self.lane = self.lane or RawLane(self._client)
+            return self._render.future(request, timeout=60, metadata=(*METADATA, *self.lane.metadata(view + 1)))
         return self._render.future(UNKNOWN + request if way == "general" else request, timeout=60, metadata=METADATA)
 
     def backward(self, name: str) -> Any:
@@ -97,7 +92,7 @@ class Passes:
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", before=BEFORE) as started:
+    with worker("--device", "cpu", before=TELL_OF_GENERAL_PATH) as started:
         yield started
 
 
@@ -109,9 +104,9 @@ def slow(request: pytest.FixtureRequest, client: RawClient) -> Passes:
 @pytest.fixture
 def is_native(process: WorkerProcess, request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails if a call took the general way."""
-    before = process.log.count("the general way")
+    before = process.log.count(GENERAL_PATH)
     yield
-    assert process.log.count("the general way") == before
+    assert process.log.count(GENERAL_PATH) == before
 
 
 def seconds_of(process: WorkerProcess, call: Any) -> tuple[float, bytes]:
@@ -172,13 +167,13 @@ def paused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerPro
         client.close()
 
 
-@pytest.mark.parametrize("way", ["native", "general", "stream"])
+@pytest.mark.parametrize("way", ["native", "general", "stream", "lane"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_callers_that_go_before_the_reply_leave_no_state(
     paused: tuple[WorkerProcess, RawClient, Path], kind: str, way: str
 ) -> None:
     process, client, pause = paused
-    passes = Passes(client, kind, *QUICK).prepare()
+    passes = Passes(client, kind, *(LARGE if way == "lane" else QUICK)).prepare()
     wait_for(process, "lumigrad_contexts", 0)
     for number in range(2):
         pause.touch()
@@ -191,3 +186,8 @@ def test_callers_that_go_before_the_reply_leave_no_state(
         pause.unlink()
         wait_for(process, "lumigrad_calls_in_progress", 0)
         assert process.metric("lumigrad_contexts") == 0
+    if passes.lane is not None:
+        # The second call had the memory of the first, besides that with which the lane was opened.
+        passes.lane.lease(9, 1)
+        assert len(passes.lane.regions) == 2
+        passes.lane.close()

@@ -34,6 +34,7 @@ class Repeated:
     """Calls of a prepared kind, each answered by one message."""
 
     size = 32, 24
+    retain = False
 
     def __init__(self, client: RawClient, token: str = "") -> None:
         self.client = client
@@ -50,7 +51,7 @@ class Repeated:
 
     def request(self, view: int) -> bytes:
         spec = gaussian_spec(opencv_camera(*self.size, x=0.01 * view), scene_id=self.scene_id, outputs=["color"])
-        return render_pb2.RenderRequest(spec=spec).SerializeToString()
+        return render_pb2.RenderRequest(spec=spec, retain=self.retain).SerializeToString()
 
     def start(self, view: int = 0, timeout: float = 60.0, **metadata: str) -> Any:
         return self._single.future(self.request(view), timeout=timeout, metadata=self._metadata(metadata))
@@ -78,8 +79,9 @@ class ByLane(Repeated):
 
     size = 400, 300
 
-    def __init__(self, client: RawClient) -> None:
+    def __init__(self, client: RawClient, *, retain: bool = False) -> None:
         super().__init__(client)
+        self.retain = retain
         self.lane = RawLane(client)
         self._leases = itertools.count(1)
         self.lease = 0
@@ -92,7 +94,15 @@ class ByLane(Repeated):
         reply = super().ask(view, **metadata)
         self.pixels(reply)
         self.lane.release(self.lease)
+        self.forget(reply)
         return reply
+
+    def forget(self, reply: bytes) -> None:
+        """Releases the state of a reply, if it has one."""
+        context_id = render_pb2.RenderReply.FromString(reply).context_id
+        assert bool(context_id) == self.retain
+        if context_id:
+            self.client.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=60)
 
     def region(self, reply: bytes) -> int:
         return int(render_pb2.RenderReply.FromString(reply).outputs[0].tensor.region.region)
@@ -119,12 +129,13 @@ def repeated(process: WorkerProcess) -> Iterator[Repeated]:
     client.close()
 
 
-@pytest.fixture
-def by_lane(process: WorkerProcess, repeated: Repeated) -> Iterator[ByLane]:
-    made = ByLane(repeated.client)
+@pytest.fixture(params=[False, True], ids=["by lane", "retained, by lane"])
+def by_lane(process: WorkerProcess, repeated: Repeated, request: pytest.FixtureRequest) -> Iterator[ByLane]:
+    made = ByLane(repeated.client, retain=request.param)
     yield made.prepare(repeated.scene_id)
     made.lane.close()
     wait_for(process, "lumigrad_lane_bytes", 0)
+    wait_for(process, "lumigrad_contexts", 0)
 
 
 @pytest.fixture
@@ -211,7 +222,9 @@ def test_the_memory_of_one_that_has_ended_serves_again(
         lane.close()
         wait_for(process, "lumigrad_lane_bytes", 0)
         slow.cancel()
-        assert by_lane.region(call.result()) == region
+        reply = call.result()
+        assert by_lane.region(reply) == region
+        by_lane.forget(reply)
         wait_for(process, "lumigrad_transit_bytes", 0)
         return
     lease = by_lane.lease
@@ -301,10 +314,11 @@ def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
         client.close()
 
 
-def test_sigterm_lets_those_with_a_lane_end() -> None:
+@pytest.mark.parametrize("retain", [False, True])
+def test_sigterm_lets_those_with_a_lane_end(retain: bool) -> None:
     with worker("--device", "cpu", "--drain-seconds", "60") as process:
         client = RawClient(process.target)
-        by_lane = ByLane(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
+        by_lane = ByLane(client, retain=retain).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
         expected = [by_lane.pixels(by_lane.ask(view)) for view in range(3)]
         slow = SlowRender(client).start(views=20)
         wait_for_work(process)

@@ -22,6 +22,18 @@ BATCH = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink),
 )
+# Statements before a worker serves, after which its log shows each pass that the general path computes.
+GENERAL_PATH = "the general path:"
+TELL_OF_GENERAL_PATH = (
+    "import sys",
+    "from lumigrad.server.engines.runner import EngineRunner as runner",
+    "from functools import partialmethod",
+    "def told(self, name, way, *rest, **named):\n"
+    f"    print('{GENERAL_PATH}', name, file=sys.stderr, flush=True)\n"
+    "    return way(self, *rest, **named)",
+    "runner.forward = partialmethod(told, 'forward', runner.forward)",
+    "runner.backward = partialmethod(told, 'backward', runner.backward)",
+)
 
 
 def repeat(test: Callable[[], None], seconds: float = SECONDS) -> None:

@@ -1,6 +1,7 @@
 // Python bindings of retained renders and their backward passes.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,8 +9,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,6 +36,13 @@ using namespace serving;
 constexpr unsigned kRenderTimings = 6, kBackwardTimings = 4;  // Field numbers of `timings` in the replies.
 constexpr std::size_t kNameLength = 32;
 
+// The place of a state's name in the head of a reply, where it is all zeros.
+std::size_t name_offset_in(std::string_view head) {
+  const std::size_t found = head.find(std::string(kNameLength, '0'));
+  if (found == std::string_view::npos || found < 2) throw nb::value_error("head: expected a place for a name");
+  return found;
+}
+
 // Retained renders of one key, with the objects that their pointers refer to.
 struct BoundRetained {
   std::shared_ptr<const RetainedRender> retained;
@@ -53,9 +64,9 @@ struct BoundBackward {
 class RetainCall : public BoundCall {
  public:
   RetainCall(const CallContext& context, const BoundRetained& kind, BoundPass pass)
-      : BoundCall(context, kind.envelope, kind.engine->render(context.complete(kind.demand), pass.pass), {}, pass.kind,
-                  kind.engine->staging_bytes(*kind.retained)),
-        name_offset_(kind.name_offset),
+      : BoundCall(context, kind.envelope, kind.engine->render(context.complete(kind.demand), pass.pass), std::nullopt,
+                  pass.kind, kind.engine->staging_bytes(*kind.retained)),
+        name_offset_(context.outside ? name_offset_in(context.outside->head) : kind.name_offset),
         pass_(std::move(pass)) {}
 
   const BoundPass& pass() const { return pass_; }
@@ -92,6 +103,22 @@ class BackwardCall : public BoundCall {
   const std::shared_ptr<BackwardJob> job_;
 };
 
+std::optional<Outside> outside_of(const std::optional<HostBytes>& memory, const nb::bytes& head) {
+  return memory ? std::optional(Outside{*memory, bytes_of(head)}) : std::nullopt;
+}
+
+// Where gradients of outputs lie outside the payload, by their index; nullopt if one has another size.
+std::optional<std::map<std::size_t, const char*>> placed(const nb::dict& uploads, const BackwardKind& kind) {
+  std::map<std::size_t, const char*> places;
+  for (const auto& [index, memory] : uploads) {
+    const auto at = nb::cast<std::size_t>(index);
+    const auto bytes = nb::cast<HostBytes>(memory);
+    if (at >= kind.incoming.size() || bytes.size() != bytes_of(kind.incoming[at])) return std::nullopt;
+    places[at] = reinterpret_cast<const char*>(bytes.data());
+  }
+  return places;
+}
+
 Encoding encoding_named(const std::string& name) {
   if (name == "plain") return Encoding::plain;
   if (name == "float16") return Encoding::float16;
@@ -112,12 +139,10 @@ void bind_passes(nb::module_& m) {
       .def(
           "__init__",
           [](BoundRetained* self, const nb::object& render,
-             const std::vector<std::pair<std::string, std::size_t>>& images, std::size_t name_offset,
-             std::shared_ptr<PassEngine> engine, std::uint64_t kind, std::size_t bytes, const nb::object& backward) {
+             const std::vector<std::pair<std::string, std::size_t>>& images, std::shared_ptr<PassEngine> engine,
+             std::uint64_t kind, std::size_t bytes, const nb::object& backward) {
             const auto& bound = nb::cast<const BoundRender&>(render);
-            if (name_offset < 2 || name_offset + kNameLength > bound.head.size()) {
-              throw nb::value_error("name_offset: expected a place in the head");
-            }
+            const std::size_t name_offset = name_offset_in(bound.head);
             const Render& drawn = *bound.render;
             if ((dynamic_cast<const SphereRender*>(&drawn) != nullptr) == backward.is_none()) {
               throw nb::value_error("backward: expected settings for a render of spheres, and for no other");
@@ -131,8 +156,7 @@ void bind_passes(nb::module_& m) {
             new (self) BoundRetained{std::move(retained), std::move(engine), render,
                                      std::move(envelope), name_offset,       std::move(demand)};
           },
-          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a,
-          "backward"_a = nb::none())
+          nb::kw_only(), "render"_a, "images"_a, "engine"_a, "kind"_a, "bytes"_a, "backward"_a = nb::none())
       .def_prop_ro("staging_bytes", [](const BoundRetained& b) { return b.engine->staging_bytes(*b.retained); });
   nb::class_<BoundPass>(m, "RetainedPass")
       .def_prop_ro(
@@ -158,7 +182,18 @@ void bind_backwards(nb::module_& m) {
       .def_ro("context_id", &Bound<BackwardRequest>::name)
       .def_prop_ro(
           "key", [](const Bound<BackwardRequest>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
-      .def_prop_ro("payload_bytes", [](const Bound<BackwardRequest>& b) { return b.request.payload.size(); });
+      .def_prop_ro("payload_bytes", [](const Bound<BackwardRequest>& b) { return b.request.payload.size(); })
+      .def_prop_ro(
+          "spans",
+          [](const Bound<BackwardRequest>& b) {
+            nb::list spans;
+            for (const RegionSpan& span : b.request.spans) {
+              spans.append(nb::make_tuple(span.region, span.offset, span.length));
+            }
+            return spans;
+          },
+          nb::sig("def spans(self, /) -> list[tuple[int, int, int]]"),
+          "Region, offset and length of each tensor in shared memory.");
   m.def(
       "read_backward_request",
       [](const nb::bytes& raw) {
@@ -203,6 +238,9 @@ void bind_backwards(nb::module_& m) {
           },
           nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "engine"_a, "kind"_a, "views"_a,
           "bytes"_a, "has_spheres"_a = false)
+      .def(
+          "takes", [](const BoundBackward& b, const nb::dict& uploads) { return placed(uploads, *b.kind).has_value(); },
+          "uploads"_a, "Whether these have the bytes of the gradients of outputs, by their index.")
       .def_prop_ro("staging_bytes", [](const BoundBackward& b) { return b.engine->staging_bytes(*b.kind); });
 }
 
@@ -212,17 +250,19 @@ void bind_calls(nb::module_& m) {
           "__init__",
           [](RetainCall* self, Queue& queue, const nb::object& kind, const nb::object& request,
              const nb::object& staging, const nb::object& reserved, std::string tenant, int priority, double deadline,
-             std::int64_t room_bytes) {
+             std::int64_t room_bytes, const std::optional<HostBytes>& memory, const nb::bytes& head) {
             const auto& bound = nb::cast<const BoundRetained&>(kind);
             const auto& cameras = nb::cast<const BoundRequest&>(request).request.poses;
             if (cameras.size() != bound.retained->render->views_count()) {
               throw nb::value_error("request: expected one of the render's key");
             }
-            const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
+            const CallContext context{queue,    staging,  reserved,   std::move(tenant),
+                                      priority, deadline, room_bytes, outside_of(memory, head)};
             new (self) RetainCall(context, bound, {bound.engine->pass(bound.retained, cameras), kind});
           },
           nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request"_a, "staging"_a.none(), "reserved"_a, "tenant"_a,
-          "priority"_a, "deadline"_a, "room_bytes"_a)
+          "priority"_a, "deadline"_a, "room_bytes"_a, "memory"_a = nb::none(), "head"_a = nb::bytes(""),
+          "Writes the payload to `memory`, if there is one, and replies with `head` and timings.")
       .def_prop_ro("state", &RetainCall::pass)
       .def("named", &RetainCall::named, "name"_a);
   nb::class_<BackwardCall, BoundCall>(m, "BackwardCall")
@@ -230,22 +270,29 @@ void bind_calls(nb::module_& m) {
           "__init__",
           [](BackwardCall* self, Queue& queue, const nb::object& kind,
              const std::pair<nb::object, nb::object>& request_and_state, const nb::object& staging,
-             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes,
+             const nb::dict& uploads, const std::optional<HostBytes>& memory, const nb::bytes& head) {
             const auto& [request, state] = request_and_state;
             const auto& bound = nb::cast<const BoundBackward&>(kind);
-            const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
+            const CallContext context{queue,    staging,  reserved,   std::move(tenant),
+                                      priority, deadline, room_bytes, outside_of(memory, head)};
             const BoundPass& pass = nb::cast<const BoundPass&>(state);
             if (bound.kind->has_spheres ==
                 (dynamic_cast<const GaussianRender*>(pass.pass->kind->render.get()) != nullptr)) {
               throw nb::value_error("state: expected one of the kind of scene that is differentiated");
             }
             auto job = bound.engine->backward(context.complete(bound.demand), bound.kind, pass.pass);
+            std::optional<std::map<std::size_t, const char*>> places = placed(uploads, *bound.kind);
+            if (!places) throw nb::value_error("uploads: expected the bytes of gradients by their index");
+            job->outside = std::move(*places);
             new (self) BackwardCall(context, bound, std::move(job),
                                     nb::cast<const Bound<BackwardRequest>&>(request).request.payload,
-                                    nb::make_tuple(kind, state, request));
+                                    nb::make_tuple(kind, state, request, uploads));
           },
           nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request_and_state"_a, "staging"_a.none(), "reserved"_a,
-          "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a)
+          "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a, "uploads"_a = nb::dict(), "memory"_a = nb::none(),
+          "head"_a = nb::bytes(""),
+          "Reads the gradients in `uploads`, by their index, from there; `memory` and `head` as those of RetainCall.")
       .def_prop_ro("nonfinite", &BackwardCall::nonfinite);
 }
 

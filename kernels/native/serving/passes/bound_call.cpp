@@ -1,9 +1,9 @@
 #include "serving/passes/bound_call.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
-#include "serving/bound_job.h"
 #include "serving/reply.h"
 
 namespace nb = nanobind;
@@ -45,7 +45,7 @@ Demand CallContext::complete(Demand demand) const {
 }
 
 BoundCall::BoundCall(const CallContext& context, const Envelope& envelope, std::shared_ptr<PayloadJob> job,
-                     std::string_view request, nb::object kept, std::size_t staging_bytes)
+                     std::optional<std::string_view> request, nb::object kept, std::size_t staging_bytes)
     : queue_(context.queue),
       envelope_(envelope),
       job_(std::move(job)),
@@ -54,26 +54,30 @@ BoundCall::BoundCall(const CallContext& context, const Envelope& envelope, std::
       reserved_(context.reserved) {
   job_->room_bytes = context.room_bytes;
   if (staging_bytes > 0) {
-    staging_ = nb::cast<nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(context.staging);
+    staging_ = nb::cast<HostBytes>(context.staging);
     if (staging_.size() < staging_bytes) throw nb::value_error("staging: expected the kind's staging_bytes");
     job_->staging = reinterpret_cast<char*>(staging_.data());
   }
-  const std::size_t head = envelope.head.size();
-  tail_ = head + envelope.payload_bytes;
+  const std::string_view head = context.outside ? context.outside->head : envelope.head;
+  tail_ = head.size() + (context.outside ? 0 : envelope.payload_bytes);
   // The tail's length does not depend on the times.
   const std::size_t bytes = tail_ + tail().size();
   reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!reply_.is_valid()) throw nb::python_error();
-  char* to = PyBytes_AS_STRING(reply_.ptr());
-  std::memcpy(to, envelope.head.data(), head);
-  job_->payload = to + head;
+  char* to = std::copy(head.begin(), head.end(), written());
+  if (context.outside) {
+    outside_ = context.outside->memory;
+    if (outside_.size() < envelope.payload_bytes) throw nb::value_error("memory: expected the payload's bytes");
+    to = reinterpret_cast<char*>(outside_.data());
+  }
+  job_->payload = to;
   for (const auto& [offset, length] : envelope.gaps) std::memset(job_->payload + offset, 0, length);
 }
 
 Outcome BoundCall::run(double arrived) {
   {
     nb::gil_scoped_release unlocked;
-    outcome_ = job_->accept(request_) ? queue_.run(job_) : Outcome::kFailed;
+    outcome_ = job_->accept(request_.value_or("")) ? queue_.run(job_) : Outcome::kFailed;
     if (outcome_ == Outcome::kDone) finish(arrived);
   }
   // The device's thread may still write to the reply.
@@ -81,6 +85,7 @@ Outcome BoundCall::run(double arrived) {
     reply_.inc_ref();
     kept_.inc_ref();
     nb::cast(staging_).release();
+    nb::cast(outside_).release();
   }
   return outcome_;
 }
@@ -94,7 +99,7 @@ nb::object BoundCall::reply() const { return outcome_ == Outcome::kDone ? nb::ob
 
 std::vector<std::pair<std::string, double>> BoundCall::stage_times() const {
   std::vector<std::pair<std::string, double>> stages{{"decode", decode_}, {"queue", queued_}};
-  if (!request_.empty()) stages.emplace_back("upload", job_->upload);
+  if (request_) stages.emplace_back("upload", job_->upload);
   const std::span<const char* const> names = job_->stages();
   for (std::size_t i = 0; i < names.size(); ++i) stages.emplace_back(names[i], job_->times[i]);
   stages.emplace_back("download", job_->download);

@@ -5,11 +5,13 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "serving/bound_job.h"
 #include "serving/passes/payload_job.h"
 #include "serving/queue/account.h"
 #include "serving/queue/queue.h"
@@ -63,6 +65,7 @@ struct CallContext {
   int priority;
   double deadline;
   std::int64_t room_bytes;
+  std::optional<Outside> outside;  // The place of the payload, if it is not in the reply.
 
   Demand complete(Demand demand) const;
 };
@@ -70,10 +73,10 @@ struct CallContext {
 // Owned by the call's thread.
 class BoundCall {
  public:
-  // `request` is the payload of the request; `kept` holds the objects that it and the job's pointers refer to. The
-  // context has `staging_bytes` of staging memory, unless that is 0.
+  // `request` is the payload of the request, if it has one or tensors elsewhere; `kept` holds the objects that it and
+  // the job's pointers refer to. The context has `staging_bytes` of staging memory, unless that is 0.
   BoundCall(const CallContext& context, const Envelope& envelope, std::shared_ptr<PayloadJob> job,
-            std::string_view request, nanobind::object kept, std::size_t staging_bytes);
+            std::optional<std::string_view> request, nanobind::object kept, std::size_t staging_bytes);
 
   // Waits for the job and completes the reply; `arrived` is when the call arrived. Also returns kFailed if the job does
   // not accept the request.
@@ -99,9 +102,9 @@ class BoundCall {
   Queue& queue_;
   const Envelope& envelope_;
   const std::shared_ptr<PayloadJob> job_;
-  const std::string_view request_;
+  const std::optional<std::string_view> request_;
   nanobind::object kept_, reserved_;
-  nanobind::ndarray<std::uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu> staging_;
+  HostBytes staging_, outside_;
   nanobind::bytes reply_;
   std::size_t tail_ = 0;
   Outcome outcome_ = Outcome::kPending;

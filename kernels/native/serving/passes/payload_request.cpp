@@ -1,5 +1,7 @@
 #include "serving/passes/payload_request.h"
 
+#include <iterator>
+
 #include "serving/fields.h"
 
 namespace lumigrad::serving {
@@ -18,13 +20,46 @@ bool is_in_payload(std::string_view message) {
   return true;
 }
 
-// Whether the tensor of a `lumigrad.v1.NamedTensor` is in the payload.
-bool is_named_in_payload(std::string_view message) {
+bool read_span(std::string_view message, RegionSpan& span) {
+  std::uint64_t* const values[] = {&span.region, &span.offset, &span.length};
+  bool has[std::size(values)] = {};
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->type != kVarint || field->number == 0 || field->number > std::size(values)) return false;
+    const std::uint32_t index = field->number - 1;
+    if (has[index]) return false;
+    has[index] = true;
+    *values[index] = varint_of(*field);
+  }
+  return true;
+}
+
+// Reads a `lumigrad.v1.Tensor` whose bytes are not inline; false if it may have more than one place.
+bool read_tensor(std::string_view message, BackwardRequest& request, Key& key) {
+  enum { kInline = 3, kPayload = 4, kRegion = 5 };
+  int places = 0;
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->number == kInline || field->number > kRegion) return false;
+    if (field->number >= kPayload && ++places > 1) return false;
+    if (field->number != kRegion) continue;
+    request.spans.emplace_back();
+    if (field->type != kLength || !read_span(field->content, request.spans.back())) return false;
+    key.leave_out(field->content);
+  }
+  return true;
+}
+
+// Reads a `lumigrad.v1.NamedTensor`.
+bool read_named(std::string_view message, BackwardRequest& request, Key& key) {
   enum { kTensor = 2 };
+  bool has_tensor = false;
   for (Fields fields(message); !fields.at_end();) {
     const std::optional<Field> field = fields.next();
     if (!field || field->type != kLength || field->number > kTensor) return false;
-    if (field->number == kTensor && !is_in_payload(field->content)) return false;
+    if (field->number != kTensor) continue;
+    if (has_tensor || !read_tensor(field->content, request, key)) return false;
+    has_tensor = true;
   }
   return true;
 }
@@ -56,7 +91,7 @@ bool read_backward_spec(std::string_view message, BackwardRequest& request, Key&
       request.context_id = field->content;
       key.leave_out(field->content);
     } else if (field->number == kGradients) {
-      if (field->type != kLength || !is_named_in_payload(field->content)) return false;
+      if (field->type != kLength || !read_named(field->content, request, key)) return false;
     }
   }
   return !request.context_id.empty();
@@ -88,7 +123,7 @@ std::optional<Request> read(std::string_view raw, std::uint32_t length_number, s
       return std::nullopt;
     }
   }
-  if (!has_spec || !has_data || length != request.payload.size()) return std::nullopt;
+  if (!has_spec || (!has_data && request.spans.empty()) || length != request.payload.size()) return std::nullopt;
   key.finish();
   return request;
 }

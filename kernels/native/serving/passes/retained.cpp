@@ -193,9 +193,12 @@ void point_gradient(gaussians::Gradients& gradients, const std::string& name, vo
     refuse(name);
 }
 
-std::vector<float> decoded(const Incoming& incoming, const char* payload) {
+std::size_t bytes_of(const Incoming& incoming) {
+  return incoming.values * (incoming.encoding == Encoding::plain ? sizeof(float) : sizeof(std::uint16_t));
+}
+
+std::vector<float> decoded(const Incoming& incoming, const char* from) {
   std::vector<float> values(incoming.values);
-  const char* from = payload + incoming.offset;
   if (incoming.encoding == Encoding::plain) {
     std::memcpy(values.data(), from, values.size() * sizeof(float));
     return values;
@@ -218,7 +221,11 @@ std::size_t count_nonfinite(const Output& output, const char* from) {
 }
 
 bool BackwardJob::accept(std::string_view request) {
-  for (const Incoming& incoming : kind_->incoming) incoming_.push_back(decoded(incoming, request.data()));
+  for (std::size_t i = 0; i < kind_->incoming.size(); ++i) {
+    const Incoming& incoming = kind_->incoming[i];
+    const auto found = outside.find(i);
+    incoming_.push_back(decoded(incoming, found == outside.end() ? request.data() + incoming.offset : found->second));
+  }
   return true;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -53,7 +54,7 @@ struct CpuRetained final : RetainedPass {
   std::vector<std::uint64_t> prepared;          // For spheres: what the workspace held after each view.
 };
 
-// The gradient of an output, in the payload of a request.
+// The gradient of an output, in the payload of a request unless its job says otherwise.
 struct Incoming {
   std::string name;
   Encoding encoding;  // Plain, float16 or bfloat16.
@@ -84,8 +85,10 @@ void point_image(spheres::Upstream& upstream, const std::string& name, const voi
 void point_incoming(spheres::Upstream& upstream, const std::string& name, const float* from);
 void point_gradient(spheres::Gradients& gradients, const std::string& name, float* to);
 
-// The values of a payload as float32.
-std::vector<float> decoded(const Incoming& incoming, const char* payload);
+// The bytes of the values of an output's gradient.
+std::size_t bytes_of(const Incoming& incoming);
+// The values of an output's gradient as float32.
+std::vector<float> decoded(const Incoming& incoming, const char* from);
 // The number of values of an encoded output that are NaN or infinite.
 std::size_t count_nonfinite(const Output& output, const char* from);
 
@@ -97,6 +100,8 @@ class BackwardJob : public PayloadJob {
   bool accept(std::string_view request) override;
   std::span<const char* const> stages() const override;
 
+  // Gradients of outputs outside the request's payload, by their index; valid until they are accepted.
+  std::map<std::size_t, const char*> outside;
   // Values of the reply, once the job is complete.
   std::size_t nonfinite = 0;
 

@@ -318,7 +318,11 @@ class TrainingCalls(Cancellable):
                 except (Unavailable, TrainingLost) as failed:
                     error = failed if error is None or isinstance(error, TrainingLost) else error
             assert error is not None
-            raise error
+            try:
+                raise error
+            finally:
+                # The error's traceback refers to this frame, and would keep the target images in a cycle.
+                del error
 
     def _resumed(
         self, worker: Worker, start: training_pb2.TrainingStart, target_images: TargetImages | None, call: Call

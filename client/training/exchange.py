@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,7 +175,8 @@ class Exchange:
         if isinstance(reply, BaseException):
             # Later calls get the same error.
             self._incoming.put(reply)
-            raise reply
+            # A copy, because an error that was raised refers to this exchange, which keeps it.
+            raise copy(reply) from reply.__cause__
         return reply
 
     def close(self, *, is_answered: bool = False) -> None:
@@ -200,7 +202,7 @@ class Exchange:
             error: LumigradError = Unavailable(f"the worker at {self._target} ended the training's call")
         except grpc.RpcError as failed:
             error = exception_of(failed, self._target, self._timeout_s)
-            error.__cause__ = failed
+            error.__cause__ = failed.with_traceback(None)
         except ProtocolError as failed:
             error = Internal(f"the worker at {self._target} broke the contract: {failed}")
         finally:

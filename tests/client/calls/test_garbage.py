@@ -52,6 +52,8 @@ def miss(client: Client) -> None:
         client.delete(SceneHandle("0" * 32, 1, "", "gaussians", 3, 0, scene=LESSON.scene))
     with suppress(LumigradError):
         client.update(SceneHandle("0" * 32, 1, "", "gaussians", 3, 0), means=np.zeros((30_000, 3)))
+    with suppress(LumigradError):
+        client.resume_trainer("0" * 32, "0" * 32)
 
 
 def train(client: Client) -> None:

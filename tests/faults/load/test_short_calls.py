@@ -150,10 +150,11 @@ def busy(process: WorkerProcess, repeated: Repeated) -> Iterator[None]:
     wait_for(process, "lumigrad_transit_bytes", 0)
 
 
-def begin_to_wait(process: WorkerProcess, start: Callable[[], Any]) -> Any:
-    call = start()
-    wait_for(process, "lumigrad_queue_depth", 1)
-    return call
+def begin_to_wait(process: WorkerProcess, start: Callable[[float], Any], seconds: float = 60.0) -> Any:
+    """Start a call that waits for the device; on a busy machine, its time-out doubles until it gets a place."""
+    call = start(seconds)
+    wait_until(lambda: call.done() or process.metric("lumigrad_queue_depth") == 1, "a place in the queue")
+    return begin_to_wait(process, start, 2 * seconds) if call.done() else call
 
 
 def calls(process: WorkerProcess, code: str) -> float:
@@ -188,7 +189,7 @@ def test_its_id_is_the_callers_or_one_of_its_own(repeated: Repeated) -> None:
 
 def test_one_that_waits_for_the_device_is_cancelled(process: WorkerProcess, repeated: Repeated, busy: None) -> None:
     before = calls(process, "CANCELLED")
-    call = begin_to_wait(process, lambda: repeated.start(x_request_id="gone"))
+    call = begin_to_wait(process, lambda seconds: repeated.start(timeout=seconds, x_request_id="gone"))
     wait_for(process, "lumigrad_calls_in_progress", 2)
     assert process.metric("lumigrad_calls_in_stage", stage="queue") == 1
     call.cancel()
@@ -201,9 +202,9 @@ def test_one_that_waits_for_the_device_ends_at_its_deadline(
     process: WorkerProcess, repeated: Repeated, busy: None
 ) -> None:
     before = calls(process, "DEADLINE_EXCEEDED")
-    call = begin_to_wait(process, lambda: repeated.start(timeout=1.0))
+    call = begin_to_wait(process, lambda seconds: repeated.start(timeout=seconds), 1.0)
     assert failure(call.result).code() == Code.DEADLINE_EXCEEDED
-    wait_until(lambda: calls(process, "DEADLINE_EXCEEDED") == before + 1, "its record")
+    wait_until(lambda: calls(process, "DEADLINE_EXCEEDED") > before, "its record")
     wait_for(process, "lumigrad_queue_depth", 0)
 
 
@@ -217,7 +218,17 @@ def test_the_memory_of_one_that_has_ended_serves_again(
     slow = SlowRender(repeated.client)
     slow.start()
     wait_for_work(process)
-    call = begin_to_wait(process, lambda: by_lane.start(2, timeout=1.0 if end == "late" else 60.0))
+    leases = []
+
+    def start(seconds: float) -> Any:
+        # The regions of calls that came too late for the queue.
+        for lease in leases:
+            lane.release(lease)
+        call = by_lane.start(2, timeout=seconds)
+        leases[:] = [by_lane.lease]
+        return call
+
+    call = begin_to_wait(process, start, 1.0 if end == "late" else 60.0)
     if end == "without its lane":
         lane.close()
         wait_for(process, "lumigrad_lane_bytes", 0)

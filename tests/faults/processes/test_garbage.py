@@ -33,7 +33,9 @@ def look(path):
             kinds = {type(it) for it in gc.garbage}
             held = (torch.Tensor, numpy.ndarray, mmap.mmap, memoryview)
             found = [kind for kind in kinds if kind.__module__.startswith("lumigrad") or issubclass(kind, held)]
-            print("garbage:", *sorted(kind.__qualname__ for kind in found), "end", file=sys.stderr, flush=True)
+            names = " ".join(sorted(kind.__qualname__ for kind in found))
+            # One text, between whose parts no other thread can write.
+            print(f"garbage: {names} end", file=sys.stderr, flush=True)
             gc.garbage.clear()
             os.remove(path)
 

@@ -25,11 +25,12 @@ BATCH = settings(
 # Statements before a worker serves, after which its log shows each pass that the general path computes.
 GENERAL_PATH = "the general path:"
 TELL_OF_GENERAL_PATH = (
-    "import sys",
+    "import os",
     "from lumigrad.server.engines.runner import EngineRunner as runner",
     "from functools import partialmethod",
     "def told(self, name, way, *rest, **named):\n"
-    f"    print('{GENERAL_PATH}', name, file=sys.stderr, flush=True)\n"
+    # One write for the whole line, between whose parts no other thread can write.
+    f"    os.write(2, f'{GENERAL_PATH} {{name}}\\n'.encode())\n"
     "    return way(self, *rest, **named)",
     "runner.forward = partialmethod(told, 'forward', runner.forward)",
     "runner.backward = partialmethod(told, 'backward', runner.backward)",

@@ -65,7 +65,7 @@ class LiveScene:
         score = f"{self._recipe.compared}: {psnr:.1f} dB"
         text = f"{self._pacing.text(number)}, {score}, {self.handle.count:,} {self._recipe.noun}"
         if self._is_last:
-            text += "; the picture no longer changes: the worker's spool has no room for newer versions"
+            text += "; the picture no longer changes: the worker has no room for newer versions"
         self._text.content = f'<div style="opacity:0.8;padding:0 0.6em 0.5em;font-size:0.85em">{text}</div>'
         for session in sessions:
             session.refresh()

@@ -90,7 +90,7 @@ def fit(
 
 
 def _published(trainer: Trainer, scene: Gaussians | Spheres) -> SceneHandle | None:
-    """Publishes the scene; returns None if the worker's spool has no room for it, which costs only previews."""
+    """Publishes the scene; returns None if the worker has no room for it. Each preview then sends the scene itself."""
     try:
         # The handle needs a copy of the scene to determine the depth range of spheres.
         return replace(trainer.publish(), scene=scene)

@@ -272,7 +272,8 @@ class Trainer(Staying):
             SceneNotFound: the scene was deleted, evicted or lost. The training continues, and
                 `client.put(trainer.scene())` stores its parameters as a new scene.
             VersionMismatch: the scene was updated by another call.
-            ResourceExhausted: the worker's spool has no room for the version. The scene is unchanged.
+            ResourceExhausted: the worker has no memory for the version, or cannot write it to its spool. The scene is
+                unchanged.
 
         Example:
             scene = trainer.publish()

@@ -1,4 +1,4 @@
-"""Places in the lanes of calls that native jobs answer, for the tensors of requests and replies."""
+"""Places in lanes for the tensors of replies that native jobs write."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ class CameraRefinement:
     """Adam's state of the refined camera parameters, with a row for each view or calibration; on the host.
 
     Steps without Python refine on the device; `settle` copies the results to the host.
-
     """
 
     def __init__(self, views: Views, rates: Collection[str]) -> None:

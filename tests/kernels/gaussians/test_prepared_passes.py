@@ -95,7 +95,6 @@ class Kind:
         self.native = _native.RetainedRender(
             render=render,
             images=list(images_of(first.state).items()),
-            name_offset=2,
             engine=device.passes.engine,
             kind=7,
             bytes=0,

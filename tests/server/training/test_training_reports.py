@@ -30,7 +30,7 @@ from lumigrad.v1 import training_pb2
 from support.backends import emulation
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.calls.raw_training import RATES
-from support.training.states import DENSITIES, LIMITS, Wanted, state_of
+from support.training.states import DENSITIES, LIMITS, Wanted, sensor_camera, state_of
 from support.workers.slow_render import wait_until
 
 CPU = torch.device("cpu")
@@ -156,6 +156,11 @@ class Requests:
         self.open.remove(request)
 
 
+def in_python() -> TrainingState:
+    """A training whose steps need Python, since it refines lenses."""
+    return state_of("none", {**RATES, "lenses": 1e-3, "exposures": 1e-2}, camera=sensor_camera)
+
+
 @contextmanager
 def session_of(state: TrainingState, requests: Requests, transfer: Transfer) -> Iterator[Session]:
     executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 40, transfer=transfer), 8)
@@ -181,7 +186,7 @@ def reports(replies: Sequence[Any]) -> list[training_pb2.StepDone]:
 
 
 def test_a_step_is_done_before_the_one_before_has_reported() -> None:
-    plain, state = state_of("none"), state_of("none")
+    plain, state = in_python(), in_python()
     requests = Requests(*steps(4))
     with session_of(plain, Requests(*steps(4)), Transfer(CPU)) as session:
         expected = reports(list(session.answer()))
@@ -201,7 +206,7 @@ def test_a_step_is_done_before_the_one_before_has_reported() -> None:
 
 
 def test_steps_report_although_the_next_request_is_refused() -> None:
-    state, replies = state_of("none"), []
+    state, replies = in_python(), []
     requests = Requests(*steps(2), {"step": {"number": 7}})
     with session_of(state, requests, emulated_transfer(EmulatedCopies())) as session:
         with pytest.raises(StepMismatchError):
@@ -210,7 +215,7 @@ def test_steps_report_although_the_next_request_is_refused() -> None:
 
 
 def test_a_step_whose_caller_is_gone_is_reported_to_the_next_call() -> None:
-    state, copies = state_of("none"), EmulatedCopies()
+    state, copies = in_python(), EmulatedCopies()
     with session_of(state, Requests(*steps(3)), emulated_transfer(copies)) as session:
         replies = session.answer()
         assert next(replies).message.done.number == 0  # type: ignore[union-attr]
@@ -223,7 +228,7 @@ def test_a_step_whose_caller_is_gone_is_reported_to_the_next_call() -> None:
 
 def test_another_job_runs_after_the_end_of_a_step_on_the_device() -> None:
     """The job's device time would otherwise contain the step's, and the step's errors would become the job's."""
-    state, copies, ran = state_of("none"), EmulatedCopies(), []
+    state, copies, ran = in_python(), EmulatedCopies(), []
     copies.go.clear()
     with session_of(state, Requests(*steps(1)), emulated_transfer(copies)) as session:
         answers = threading.Thread(target=lambda: list(session.answer()))
@@ -240,7 +245,7 @@ def test_another_job_runs_after_the_end_of_a_step_on_the_device() -> None:
 
 
 def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_of("none")
+    state = in_python()
     state.plan.message.snapshot_every = 2
     written: list[tuple[int, list[int]]] = []
 
@@ -256,7 +261,7 @@ def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.Monk
 
 
 def test_a_step_that_breaks_the_device_is_not_repeatable() -> None:
-    state, copies = state_of("none"), EmulatedCopies()
+    state, copies = in_python(), EmulatedCopies()
 
     def strike() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -268,7 +273,7 @@ def test_a_step_that_breaks_the_device_is_not_repeatable() -> None:
 
 
 def test_no_step_is_reported_after_one_whose_report_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, replies, read = state_of("none"), [], StepReport.read
+    state, replies, read = in_python(), [], StepReport.read
 
     def fails_at_first(report: StepReport, numbers: Any) -> Any:
         if report.views == [0]:
@@ -284,7 +289,7 @@ def test_no_step_is_reported_after_one_whose_report_failed(monkeypatch: pytest.M
 
 
 def test_a_caller_that_leaves_at_a_snapshot_is_told_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_of("none")
+    state = in_python()
     state.plan.message.snapshot_every = 2
 
     def write(*_: object) -> int:

@@ -38,15 +38,18 @@ class LiveScene:
         steps: number of steps before the next `show`.
     """
 
-    def __init__(self, viewer: Viewer, trainer: Trainer, pacing: Pacing, recipe: Recipe) -> None:
-        """Publishes the training's scene."""
+    def __init__(self, viewer: Viewer, client: Client, trainer: Trainer, pacing: Pacing, recipe: Recipe) -> None:
+        """Publishes the training's scene, or puts it if the worker has no room for versions."""
         self._viewer, self._pacing, self._recipe = viewer, pacing, recipe
         self._text: viser.GuiHtmlHandle = viewer.server.gui.add_html("", order=-0.5)
         self._shown_at, self._shown_step = monotonic(), trainer.step_number
         self.steps = 1
-        self.handle = _newest(trainer)
         # Whether the worker has refused a newer version.
         self._is_last = False
+        try:
+            self.handle = _newest(trainer)
+        except ResourceExhausted:
+            self.handle, self._is_last = client.put(trainer.scene()), True
 
     def show(self, trainer: Trainer, psnr: float) -> None:
         """Shows the scene after some steps, if there are browsers; `psnr` is in decibels."""
@@ -94,7 +97,7 @@ def watched(
     first = replace(Viewpoint.of(capture.views[0].camera, capture.focus), up=capture.up)
     settings: dict[str, Any] = {"primitive": recipe.primitive} if recipe.kind == "gaussians" else {}
     with Viewer(_HOST, _PORT, first) as viewer:
-        live = LiveScene(viewer, trainer, pacing, recipe)
+        live = LiveScene(viewer, client, trainer, pacing, recipe)
         viewer.show_headline(f"fit: {name}", {"photographs": f"{len(capture):,}", "worker": client.target})
 
         def begin(browser: viser.ClientHandle) -> Session:

@@ -286,6 +286,8 @@ class _LoadedForkServer:
 
 
 if __name__ == "__main__":
+    # Another build of the native module must be loaded before Lumigrad.
+    importlib.import_module("support.backends.native")
     # Modules that commands import only when they are run, loaded before the first fork.
     for _name in _IMPORTED_LATE:
         with contextlib.suppress(ModuleNotFoundError):

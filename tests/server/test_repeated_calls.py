@@ -36,6 +36,14 @@ LIMITS = ("--max-pixels", "20000", "--max-cameras", "8")
 SEEDS = st.integers(0, 1 << 32)
 INFINITE, NOTHING = float("inf"), float("nan")
 NUMBERS = (NOTHING, INFINITE, -INFINITE, 0.0, -0.0, -3.0, 1e-300, 1e-45, 1e39, 1e300)
+# Statements before a worker serves, after which it keeps lookups for a minute, and what it has prepared for good.
+NOTHING_EXPIRES = (
+    "from lumigrad.server.rpc import prepared_calls",
+    "prepared_calls._LOOK_SECONDS = 60.0",
+    "made, make = [], prepared_calls.prepared_render",
+    "def kept(*given, **named):\n    made.append(make(*given, **named))\n    return made[-1]",
+    "prepared_calls.prepared_render = kept",
+)
 
 
 @pytest.fixture(scope="module")
@@ -188,24 +196,29 @@ def test_renders_at_the_same_time_answer_as_one_after_the_other(client: RawClien
                 assert_same(answer, expected[index % len(requests)], request.SerializeToString())
 
 
-def test_a_repeated_render_is_of_the_scene_as_it_is(client: RawClient, asker: Asker) -> None:
-    stored = client.put(gaussian_cloud(50, seed=12)).scene
-    request = small_request(stored.scene_id)
-    raw, other = request.SerializeToString(), ENCODINGS["reversed"](request)
-    before = [asker.ask(raw) for _ in range(3)][-1]
-    opacities = np.full(50, 0.3, np.float32)
-    client.update(stored.scene_id, stored.version, {"opacities": opacities})
-    after = asker.ask(raw)
-    assert after.is_ok and after.values != before.values
-    assert_same(after, asker.ask(other), raw)
-    request.spec.scene_ref.version = stored.version
-    outdated = asker.ask(request.SerializeToString())
-    assert outdated.code == "FAILED_PRECONDITION"
-    assert_same(outdated, asker.ask(ENCODINGS["reversed"](request)), raw)
-    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=stored.scene_id), timeout=60)
-    refused = asker.ask(raw)
-    assert refused.code == "NOT_FOUND"
-    assert_same(refused, asker.ask(UNKNOWN + raw), raw)
+def test_a_repeated_render_is_of_the_scene_as_it_is() -> None:
+    with (
+        worker("--device", "cpu", before=NOTHING_EXPIRES) as started,
+        closing(RawClient(started.target)) as client,
+        closing(Asker(client)) as asker,
+    ):
+        stored = client.put(gaussian_cloud(50, seed=12)).scene
+        request = small_request(stored.scene_id)
+        raw, other = request.SerializeToString(), ENCODINGS["reversed"](request)
+        before = [asker.ask(raw) for _ in range(3)][-1]
+        opacities = np.full(50, 0.3, np.float32)
+        client.update(stored.scene_id, stored.version, {"opacities": opacities})
+        after = asker.ask(raw)
+        assert after.is_ok and after.values != before.values
+        assert_same(after, asker.ask(other), raw)
+        request.spec.scene_ref.version = stored.version
+        outdated = asker.ask(request.SerializeToString())
+        assert outdated.code == "FAILED_PRECONDITION"
+        assert_same(outdated, asker.ask(ENCODINGS["reversed"](request)), raw)
+        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=stored.scene_id), timeout=60)
+        refused = asker.ask(raw)
+        assert refused.code == "NOT_FOUND"
+        assert_same(refused, asker.ask(UNKNOWN + raw), raw)
 
 
 def test_a_scene_by_name_answers_as_the_same_request_in_other_bytes(tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ def begin_to_wait(process: WorkerProcess, start: Callable[[float], Any], seconds
     """Start a call that waits for the device; on a busy machine, its time-out doubles until it gets a place."""
     call = start(seconds)
     wait_until(lambda: call.done() or process.metric("lumigrad_queue_depth") == 1, "a place in the queue")
-    return begin_to_wait(process, start, 2 * seconds) if call.done() else call
+    if not call.done():
+        return call
+    assert failure(call.result).code() == Code.DEADLINE_EXCEEDED
+    return begin_to_wait(process, start, 2 * seconds)
 
 
 def calls(process: WorkerProcess, code: str) -> float:

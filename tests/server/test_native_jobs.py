@@ -284,12 +284,13 @@ def test_a_job_that_cannot_end_in_time_is_refused_by_what_was_seen_of_its_kind(e
 
 def test_a_job_whose_deadline_passes_while_it_waits_leaves_the_queue_at_once(executor: DeviceExecutor) -> None:
     with held(executor):
+        # The job without a deadline comes first, so that none leaves the queue while it enters.
+        other = Native(executor)
         late, python = Native(executor, remaining=0.05), Asked(executor, lambda: 1, StandInCall(remaining=0.05))
-        after = Native(executor)
         assert late.wait() == Outcome.LATE
         assert isinstance(python.wait().error, DeadlineError)
         assert executor.queue.depth == 1
-    assert after.wait() == Outcome.DONE and late.job.together == 0
+    assert other.wait() == Outcome.DONE and late.job.together == 0
 
 
 def test_a_job_that_is_cancelled_while_it_waits_leaves_the_queue(executor: DeviceExecutor) -> None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, number, whole_number
@@ -246,6 +247,7 @@ class TrainingCalls(Cancellable):
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
             check_is_sent("scene", scene)
+            _check_kinds(cameras, loss, density)
             steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
@@ -263,11 +265,10 @@ class TrainingCalls(Cancellable):
                 raise InvalidArgument.of("extent", f"expected a radius above 0, scene units, got {radius:g}")
             tensors = _tensors_of(handle)
             chosen = dict(default_rates(handle.kind, tensors, radius, steps) if rates is None else rates)
-            refined = {
+            chosen |= _refined(
                 **{"poses": refine_poses, "end_poses": refine_end_poses, "exposures": refine_exposures},
                 **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
-            }
-            chosen |= {name: rate for name, rate in refined.items() if rate is not None}
+            )
             optimizer = training_pb2.Optimizer(
                 rates=rates_message(chosen),
                 beta1=number("betas[0]", betas[0]),
@@ -281,6 +282,17 @@ class TrainingCalls(Cancellable):
             if density is not None:
                 spec.density.CopyFrom(density.message(radius))
                 warn_of_room(density, handle.count)
+            try:
+                return self._begun(handle, views, spec, call)
+            except InvalidArgument as error:
+                is_guess = rates is None and not isinstance(handle.scene, Spheres | Gaussians)
+                if not is_guess or not any(violation.field.startswith("rates") for violation in error.violations):
+                    raise
+            # The scene has the other tensors that a scene of its kind may have.
+            for name in default_rates(handle.kind, tensors, radius, steps):
+                spec.optimizer.rates.pop(name)
+            for name, rate in rates_message(default_rates(handle.kind, (), radius, steps)).items():
+                spec.optimizer.rates[name].CopyFrom(rate)
             return self._begun(handle, views, spec, call)
 
     def resume_trainer(
@@ -374,6 +386,22 @@ class TrainingCalls(Cancellable):
         return stream
 
 
+def _check_kinds(cameras: Any, loss: Any, density: Any) -> None:
+    """Raises InvalidArgument for arguments of other kinds, whose attributes would be missing later."""
+    if isinstance(cameras, Camera):
+        raise InvalidArgument.of("cameras", "expected a list with a camera for each view, got one camera")
+    instance("loss", loss, (Loss, NoneType), "pass a Loss")
+    instance("density", density, (AdaptiveDensity, Mcmc, NoneType), "pass AdaptiveDensity() or Mcmc()")
+
+
+def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
+    """Returns the rates of cameras and exposures that are refined."""
+    for name, rate in rates.items():
+        if isinstance(rate, bool):
+            raise InvalidArgument.of(f"refine_{name}", f"expected a learning rate, such as 1e-4, or None, got {rate}")
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
 def _set_rendering(
     spec: training_pb2.TrainingSpec,
     scene: Spheres | Gaussians | SceneHandle,
@@ -392,7 +420,7 @@ def _set_rendering(
 
 
 def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
-    """Returns the tensor names of the scene, or the usual ones if the client has no copy of it."""
+    """Returns the tensor names of the scene, or those that it may have if the client has no copy of it."""
     if isinstance(handle.scene, Spheres | Gaussians):
         return tuple(handle.scene.tensors)
-    return ("sh",)
+    return ("sh", "opacities")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from lumigrad.client.aio import AsyncClient
 from lumigrad.client.training import Rate
 from lumigrad.client.training import trainer as trainers
 from lumigrad.client.training.trainer import Trainer
-from support.training.scenes import cameras, gaussian_lesson
+from support.training.scenes import cameras, gaussian_lesson, sphere_lesson
 
 LESSON = gaussian_lesson(40)
 # The last view is of another size.
@@ -237,3 +238,34 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
     given: Any = {"outputs": ("color",), "image_format": "uint8", "jpeg_quality": 90}
     with pytest.raises(InvalidArgument, match=rf"^{name}: expected a field of GaussianSettings"):
         client.trainer(LESSON.scene, CAMERAS, IMAGES, **{name: given[name]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"refine_intrinsics": True}, "refine_intrinsics: expected a learning rate, such as 1e-4, or None, got True"),
+        ({"refine_poses": False}, "refine_poses: expected a learning rate"),
+        ({"density": "mcmc"}, r"density: expected AdaptiveDensity, Mcmc or NoneType, got 'mcmc'; pass"),
+        ({"loss": 0.8}, "loss: expected Loss or NoneType, got 0.8; pass a Loss"),
+        ({"cameras": CAMERAS[0]}, "cameras: expected a list with a camera for each view, got one camera"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(client: Client, arguments: dict[str, Any], text: str) -> None:
+    given = {"cameras": CAMERAS[:2], "target_images": IMAGES[:2], **arguments}
+    with pytest.raises(InvalidArgument, match=text):
+        client.trainer(LESSON.scene, **given)
+
+
+def test_default_rates_are_those_of_a_scene_that_the_client_has_no_copy_of(client: Client) -> None:
+    scenes = [gaussian_lesson(30, degree).scene for degree in (None, 0, 2)]
+    lesson = sphere_lesson(30).scene
+    spheres = replace(lesson, opacities=np.full(len(lesson), 0.5, np.float32))
+    for scene in (*scenes, lesson, spheres):
+        handle = client.put(scene)
+        with client.trainer(client.get(handle.scene_id), CAMERAS[:2], IMAGES[:2], total_steps=10) as trainer:
+            list(trainer.steps(3))
+            found = trainer.scene()
+            published = trainer.publish()
+        assert all(not np.array_equal(found.tensors[name], scene.tensors[name]) for name in scene.tensors)
+        with client.trainer(published, CAMERAS[:2], IMAGES[:2], total_steps=10) as trainer:
+            list(trainer.steps(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,8 +17,9 @@ _STORE_BYTES = 80 << 20
 _NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
 # Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
 _NO_MEMORY_MONITOR = {"RAY_memory_monitor_refresh_ms": "0"}
-# Ray gives up a node that has not started within 30 s, which happens now and then.
+# Ray gives up a node that has not started within 30 s, and nodes may crash while they start; both happen now and then.
 _STARTS, _LATE = 3, "timed out during startup"
+_START_S = 2.0
 
 
 def require_ray(name: str) -> Any:
@@ -50,6 +52,11 @@ class RayCluster:
         node = self._cluster.add_node(num_cpus=1, **_NODE)
         self._nodes[node.node_id] = node
 
+    def check_nodes(self) -> None:
+        """Raises ConnectionError if a node has crashed."""
+        if not all(node.remaining_processes_alive() for node in self._nodes.values()):
+            raise ConnectionError("a node crashed")
+
     def kill_node(self, node_id: str) -> None:
         """Kills all processes of a node."""
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
@@ -75,9 +82,12 @@ def _started(nodes: int, starts: int = _STARTS) -> RayCluster:
     try:
         for _ in range(nodes):
             cluster.add_node()
+        time.sleep(_START_S)
+        cluster.check_nodes()
         return cluster
     except Exception as error:
         cluster.stop()
-        if _LATE not in str(error) or starts == 1:
+        is_rays = isinstance(error, ConnectionError) or _LATE in str(error)
+        if not is_rays or starts == 1:
             raise
     return _started(nodes, starts - 1)

@@ -73,7 +73,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedReply:
-    """What the replies of one kind of calls have in common.
+    """The common part of the replies to one kind of calls.
 
     Attributes:
         cost: The cost of each call.

@@ -105,7 +105,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def elsewhere(line: str, folder: Path, targets: dict[str, str]) -> str:
-    """What a line prints in a shell or in another process, with this process's environment."""
+    """The output of a line in a shell or in another process, with this process's environment."""
     is_of_shell = OF_SHELL.search(line)
     for name, target in targets.items():
         line = line.replace(f"{{{name}}}", target)

@@ -185,7 +185,7 @@ def test_fields_of_a_box():
     out = centres.abs() - 0.5
     outside, inside = out.clamp_min(0).norm(dim=1), out.max(dim=1).values.clamp_max(0)
     expected = -(outside + inside)
-    # As in the original, points farther from the surface than the search radius read as free, even inside.
+    # Points farther from the surface than the search radius read as free, even inside, as in the original.
     expected[expected.abs() >= 0.3] = -0.3
     np.testing.assert_allclose(grid.feature_tensor, expected, atol=1e-6)
     half = world.get_esdf_in_bounding_box(box, voxel_size=0.1, dtype=torch.float16)

@@ -49,7 +49,7 @@ def test_constants():
         ({"n_track": 129}, "n_track", 7),
         ({"max_num_balls": 2147483647}, "max_num_balls", 2),
         ({"width": 1}, "width", 3),
-        # Of several mistakes, the first in the order of the original is named.
+        # The first of several mistakes, in the order of the original, is named.
         ({"width": 1, "height": 0}, "height", 2),
         ({"n_channels": 0, "max_num_balls": 0}, "max_num_balls", 3),
     ],

@@ -250,7 +250,7 @@ write_levels(sys.argv[1], sys.argv[2], progress=wait)
 
 
 def test_a_kill_leaves_no_half_result_and_the_next_run_cleans_up(tmp_path: Path, scene: Path) -> None:
-    # As a glob pattern this name would match others.
+    # This name, read as a glob pattern, would match others.
     city = tmp_path / "city[1]"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(scene), str(city)], stdout=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-// What draws the Renders of one tenant's calls.
+// The queue, renderer and accounts that draw the Renders of one tenant's calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -50,7 +50,7 @@ class DrawingParts {
     forget_old();
     if (changes == at_) known_.insert_or_assign(name_of(request), std::move(known));
   }
-  // What draws a request; null if that was not remembered, or must be looked up again.
+  // The prepared render of a request; null if it was not remembered, or must be looked up again.
   const KnownRender* find(const RenderRequest& request) {
     forget_old();
     const auto found = known_.find(name_of(request));

@@ -107,7 +107,7 @@ std::optional<Outside> outside_of(const std::optional<HostBytes>& memory, const 
   return memory ? std::optional(Outside{*memory, bytes_of(head)}) : std::nullopt;
 }
 
-// Where gradients of outputs lie outside the payload, by their index; nullopt if one has another size.
+// Addresses of the gradients of outputs outside the payload, by index; nullopt if one has another size.
 std::optional<std::map<std::size_t, const char*>> placed(const nb::dict& uploads, const BackwardKind& kind) {
   std::map<std::size_t, const char*> places;
   for (const auto& [index, memory] : uploads) {

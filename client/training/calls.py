@@ -52,6 +52,8 @@ U = TypeVar("U")
 
 # Concurrent transfers: the hash of one image is computed while others are transferred.
 _TRANSFERS = 4
+# Tensors that a scene may have of which the client has no copy: most Gaussians have harmonics.
+_GUESSED_TENSORS = ("sh", "opacities")
 
 
 class TargetImages:
@@ -285,13 +287,14 @@ class TrainingCalls(Cancellable):
             try:
                 return self._begun(handle, views, spec, call)
             except InvalidArgument as error:
-                is_guess = rates is None and not isinstance(handle.scene, Spheres | Gaussians)
-                if not is_guess or not any(violation.field.startswith("rates") for violation in error.violations):
+                others = default_rates(handle.kind, (), radius, steps)
+                guessed = default_rates(handle.kind, tensors, radius, steps).keys() - others.keys()
+                if rates is not None or tensors != _GUESSED_TENSORS or not _lacks(error, guessed):
                     raise
             # The scene has the other tensors that a scene of its kind may have.
-            for name in default_rates(handle.kind, tensors, radius, steps):
+            for name in guessed:
                 spec.optimizer.rates.pop(name)
-            for name, rate in rates_message(default_rates(handle.kind, (), radius, steps)).items():
+            for name, rate in rates_message(others).items():
                 spec.optimizer.rates[name].CopyFrom(rate)
             return self._begun(handle, views, spec, call)
 
@@ -423,4 +426,10 @@ def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
     """Returns the tensor names of the scene, or those that it may have if the client has no copy of it."""
     if isinstance(handle.scene, Spheres | Gaussians):
         return tuple(handle.scene.tensors)
-    return ("sh", "opacities")
+    return _GUESSED_TENSORS
+
+
+def _lacks(error: InvalidArgument, names: Iterable[str]) -> bool:
+    """Returns whether a worker has refused a rate because the scene has no parameter of one of the names."""
+    ends = tuple(f", got {name}" for name in names)
+    return any(each.field == "rates" and each.description.endswith(ends) for each in error.violations)

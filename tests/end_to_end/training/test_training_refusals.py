@@ -269,3 +269,10 @@ def test_default_rates_are_those_of_a_scene_that_the_client_has_no_copy_of(clien
         assert all(not np.array_equal(found.tensors[name], scene.tensors[name]) for name in scene.tensors)
         with client.trainer(published, CAMERAS[:2], IMAGES[:2], total_steps=10) as trainer:
             list(trainer.steps(1))
+
+
+@pytest.mark.parametrize("degree", [None, 1])
+def test_other_mistakes_are_named_for_such_a_scene(client: Client, degree: int | None) -> None:
+    handle = client.get(client.put(gaussian_lesson(30, degree).scene).scene_id)
+    with pytest.raises(InvalidArgument, match=r"^rates\[poses\]\.initial: expected a finite rate >= 0, got -1"):
+        client.trainer(handle, CAMERAS[:2], IMAGES[:2], refine_poses=-1.0)

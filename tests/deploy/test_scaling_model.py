@@ -44,7 +44,7 @@ def test_a_trainer_alone_is_as_fast_as_on_paper(work: Workload) -> None:
 def test_scenes_that_are_hashed_leave_workers_without_work_unless_there_are_several_for_each() -> None:
     steps = BY_NAME["steps on the worker"]
     even = training(64, steps, 0).per_second
-    # With as many scenes as workers, a worker has no scene with a probability of 1/e.
+    # A worker has no scene with a probability of 1/e if there are as many scenes as workers.
     assert training(64, steps, 1).per_second / even == pytest.approx(0.63, abs=0.12)
     assert training(64, steps, 4).per_second > training(64, steps, 1).per_second * 1.4
     counts = [owners(256, 64).count(worker) for worker in range(64)]

@@ -21,7 +21,7 @@ _NOT_RUN = "not run"
 # The device takes no more work of a process after an error.
 _BROKEN = 3
 CASE_SECONDS = 120.0
-# With -m, the cases would import this module a second time.
+# The cases would import this module a second time under -m.
 _CHILD = "import sys; from tests.gpu.runner import main; sys.exit(main())"
 
 

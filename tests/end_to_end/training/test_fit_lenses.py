@@ -71,7 +71,7 @@ def test_wrong_lenses_are_found(name: str, tmp_path: Path, client: Client, runni
     first = "angle_to_pixel_distance" if name == "ftheta" else "radial"
     which = 1 if name == "ftheta" else 0
     values = [(getattr(each, first) or (0.0, 0.0))[which] for each in (replace(lens, **changes), better, lens)]
-    # So few steps at fit's rates go only a part of the way.
+    # Few steps at fit's rates go only a part of the way.
     assert abs(values[1] - values[2]) < 0.97 * abs(values[0] - values[2]), values
 
 

@@ -300,7 +300,7 @@ def test_a_training_goes_on_from_its_snapshot_with_what_was_found(rates: dict[st
         started = {"training_id": trainer.training_id, "lease": trainer.lease}
         with client.resume_trainer(**started) as again:
             again._stream.close()
-            # It has nothing to repeat of the steps before.
+            # The client has no earlier steps to repeat.
             again._stream._undone = 5
             again._stream.start(training_pb2.TrainingStart(**started, at_step=5))
             again._next = again._sent = 5

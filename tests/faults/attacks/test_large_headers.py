@@ -81,7 +81,7 @@ def posed(stored: Stored) -> tuple[str, Messages]:
 
 
 def batch(stored: Stored) -> tuple[str, Messages]:
-    """As many items as a call may have, all different."""
+    """The most items that a call may have, all different."""
     specs = [
         spec_of(opencv_camera(2, 2), scene_id=stored["spheres"], gamma=0.1 + index / 1000, outputs=["color"])
         for index in range(256)

@@ -6,7 +6,7 @@
 
 namespace lumigrad::emulation {
 
-// With 0, results are as exact as the host's.
+// The seed 0 makes results as exact as the host's.
 void set_error_seed(std::uint32_t seed);
 // Moves `exact` by a number of units that depends on its bits and the seed.
 float approximated(float exact);

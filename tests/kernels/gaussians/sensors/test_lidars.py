@@ -153,7 +153,7 @@ def test_extreme_lidars_give_finite_results(gaussian_engine: Engine) -> None:
 
 
 def test_given_rays_replace_those_of_returns() -> None:
-    """With given rays, the tables have no gradients."""
+    """Tables have no gradients if rays are given."""
     case = CASES["turn"]
     exposure = Exposure(torch.tensor(case.start))
     tables = {name: torch.tensor(getattr(TURN, theirs)) for name, theirs in TABLES.items()}

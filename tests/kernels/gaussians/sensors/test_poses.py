@@ -140,7 +140,7 @@ def test_inria_intrinsics_agree_with_the_usual_projection(pixel_center: float) -
     cam = inria_camera(np.eye(4), np.zeros(3), np.eye(4))
     fx, fy, cx, cy = cam.intrinsics(pixel_center)
     x, y, z = 0.7, -0.4, 2.0
-    # With P00 = 1 / tan_fov, the normalised coordinates are x / (z tan_fov); the first pixel's centre is at 0.
+    # Normalised coordinates, where P00 = 1 / tan_fov, are x / (z tan_fov); the first pixel's centre is at 0.
     film = [((x / z / 0.5 + 1) * 32 - 1) / 2, ((y / z / 0.4 + 1) * 24 - 1) / 2]
     np.testing.assert_allclose([fx * x / z + cx, fy * y / z + cy], np.array(film) + pixel_center, atol=1e-12)
 

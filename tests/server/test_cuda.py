@@ -37,7 +37,7 @@ from support.calls.raw_training import RawTraining, start_of
 from support.meshes.shapes import torus
 from support.workers.cuda_machines import GPU, MACHINES, Machine
 from support.workers.faults import Faults
-from support.workers.slow_render import SlowRender, wait_for, wait_until
+from support.workers.slow_render import SlowRender, wait_for
 from support.workers.worker import WorkerProcess, worker
 
 SEED = 7
@@ -240,8 +240,7 @@ def test_calls_that_wait_together_are_rendered_together(
 
     count, views, size = machine.slow
     # The slow call has one view, since other work may run between views.
-    call = SlowRender(cuda, count=count).start(views, size=size)
-    wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
+    call = SlowRender(cuda, count=count).start_alone(process, views, size)
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(specs))]
     for thread in threads:
         thread.start()
@@ -316,8 +315,7 @@ def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
     began = clock()
     list(slow.start(views, size=size))
     whole = clock() - began
-    call = slow.start(views, size=size)
-    wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
+    call = slow.start_alone(process, views, size)
     began = clock()
     call.cancel()
     wait_for(process, "lumigrad_predicted_bytes", 0)

@@ -20,7 +20,7 @@ from lumigrad.server.core.call import Priority
 from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.timed_queue import TimedQueue
-from support.workers.slow_render import SIZE, SlowRender, wait_for, wait_for_work
+from support.workers.slow_render import SIZE, SlowRender, wait_for, wait_until
 from support.workers.worker import WorkerProcess
 
 VIEWS = 4
@@ -83,14 +83,16 @@ def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRende
     # The calls are so large that delays on a busy machine matter little, and so small that the worker, which remembers
     # calls for 30 s, remembers three of them. Other calls cannot interrupt their single view.
     large, size = 24 * VIEWS, SIZE // 2
-    while seconds_of_three(slow, large, size) > 15 and large > 6 * VIEWS:
+    while seconds_of_three(slow, large, size) > 15 and large > 12 * VIEWS:
         large //= 2
     seconds = known_seconds(slow, size)
-    running = slow.start(large, size=size)
-    wait_for_work(process)
+    # A call on the device counts until half of its usual time has passed; those that wait count as long as they do.
+    calls = [slow.start(large, size=size) for _ in range(4)]
+    wait_until(lambda: process.metric("lumigrad_queue_depth") >= 2, "calls that wait")
     error = refusal(slow, 2 * seconds, size)
     assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 2 * seconds
-    running.cancel()
+    for call in calls:
+        call.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
     list(slow.start(VIEWS, 30 * seconds, size))
 

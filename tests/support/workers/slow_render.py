@@ -61,6 +61,16 @@ class SlowRender:
         self._started.append(call)
         return call
 
+    def start_alone(self, process: WorkerProcess, views: int = VIEWS, size: int = SIZE) -> Any:
+        """Start a call once no other is in progress, and wait until it is on the device.
+
+        A call in progress could be counted there in its place until it is recorded, even if its reply has arrived.
+        """
+        wait_for(process, "lumigrad_calls_in_progress", 0)
+        call = self.start(views, size=size)
+        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        return call
+
     def cancel(self) -> None:
         """End every call that was started here."""
         for call in self._started:

@@ -107,7 +107,7 @@ def sensors(
     inputs = _coefficients(given, views, model)
     reference, max_angle = _ftheta(given["ftheta_coeffs"], views, model, inputs)
     direction = _lidar(given, views, model, inputs)
-    _windshield(given["external_distortion_coeffs"], views, inputs, along_rays=given["with_eval3d"])
+    _windshield(given["external_distortion_coeffs"], views, model, inputs, along_rays=given["with_eval3d"])
     counts = tuple((key, tensor.shape[-1]) for key, tensor in inputs.items())
     if model == "lidar":
         if shutter not in ("global", "left_to_right"):
@@ -231,8 +231,13 @@ def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[st
     return _DIRECTIONS[direction]
 
 
-def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any], *, along_rays: bool) -> None:
-    """Adds the polynomials of a windshield to `inputs`, including the inverse ones, which only rays need."""
+def _windshield(
+    parameters: Any, views: tuple[int, ...], model: str, inputs: dict[str, Any], *, along_rays: bool
+) -> None:
+    """Adds the polynomials of a windshield to `inputs`, including the inverse ones, which only rays need.
+
+    An orthographic lens has no windshield; one that bends nothing is left out, as programs switch it off in this way.
+    """
     if parameters is None:
         return
     fields = {"horizontal": "horizontal_poly", "vertical": "vertical_poly"}
@@ -249,3 +254,15 @@ def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any],
         if coefficients.shape[-1] not in WINDSHIELD_LENGTHS:
             allowed = " or ".join(map(str, WINDSHIELD_LENGTHS))
             raise InvalidArgument.of(path, f"expected {allowed} coefficients, got {coefficients.shape[-1]}")
+    if model == "orthographic" and all(
+        _is_identity(name, inputs[name][0].tolist()) for name in ("horizontal", "vertical")
+    ):
+        for name in fields:
+            inputs.pop(name, None)
+
+
+def _is_identity(name: str, coefficients: Sequence[float]) -> bool:
+    """Whether a polynomial of a windshield returns its own angle."""
+    order = WINDSHIELD_LENGTHS.index(len(coefficients))
+    place = 1 if name == "horizontal" else order + 1
+    return order > 0 and list(coefficients) == [float(k == place) for k in range(len(coefficients))]

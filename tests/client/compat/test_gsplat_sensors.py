@@ -118,6 +118,32 @@ def test_numbers_stand_for_the_other_enums(worker_process: WorkerProcess) -> Non
     assert torch.equal(*bent)
 
 
+@pytest.mark.parametrize("order", [1, 3])
+def test_a_windshield_that_bends_nothing_may_stand_before_parallel_rays(
+    order: int, worker_process: WorkerProcess
+) -> None:
+    along, across = (torch.zeros((order + 1) * (order + 2) // 2) for _ in range(2))
+    along[1], across[order + 1] = 1.0, 1.0
+    glass = SimpleNamespace(
+        reference_poly=gsplat.ExternalDistortionReferencePolynomial.FORWARD,
+        **{"horizontal_poly": along, "horizontal_poly_inverse": along},
+        **{"vertical_poly": across, "vertical_poly_inverse": across},
+    )
+    # Before a pinhole camera the same windshield is sent, and changes nothing either.
+    for model in ("ortho", "pinhole"):
+        given = {**ALONG, "camera_model": model, "Ks": torch.tensor([[[12.0, 0, 20], [0, 12, 15], [0, 0, 1]]])}
+        plain = rendered(worker_process.target, **given)
+        behind = rendered(worker_process.target, **given, external_distortion_coeffs=glass)
+        assert plain.max() > 0.3
+        torch.testing.assert_close(behind, plain, rtol=0, atol=1e-4 if model == "pinhole" else 0)
+    for name in ("horizontal_poly", "vertical_poly"):
+        bent = SimpleNamespace(**{**vars(glass), name: getattr(glass, name) + 0.01})
+        with pytest.raises(
+            gsplat.GsplatArgumentError, match=r"^external_distortion_coeffs: expected none with an ortho"
+        ):
+            rendered("localhost:1", **ALONG, camera_model="ortho", external_distortion_coeffs=bent)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import number, one_of, truth
-from lumigrad.client.base.arrays import Float64, array_text, float64_array, to_numpy
+from lumigrad.client.base.arrays import Float64, array_text, float64_array, summary, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.protos.drive.lidars import LIDARS
 
@@ -207,6 +207,9 @@ class SpinningLidar:
         if self.row_azimuth_offsets is not None:
             rows = (len(self.row_elevations),)
             vars(self)["row_azimuth_offsets"] = float64_array("row_azimuth_offsets", self.row_azimuth_offsets, rows)
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, vars(self))
 
     @staticmethod
     def device(name: str) -> SpinningLidar:

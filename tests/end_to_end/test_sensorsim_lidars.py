@@ -140,6 +140,8 @@ def test_tables_have_the_fields_of_view_of_the_manuals() -> None:
     np.testing.assert_allclose(-np.diff(np.degrees(pandar.column_azimuths)), 0.2)
     np.testing.assert_allclose(-np.diff(np.degrees(at.column_azimuths)), 0.1)
     np.testing.assert_allclose(np.degrees(np.abs(pandar.row_azimuth_offsets).max()), 7.811)
+    tables = "row_elevations float64 [128], column_azimuths float64 [1200], row_azimuth_offsets float64 [128]"
+    assert repr(at) == f"SpinningLidar({tables}, direction 'clockwise')"
     with pytest.raises(InvalidArgument, match=r'^name: expected one of "PANDAR128", "AT128", got '):
         SpinningLidar.device("VLP16")
 

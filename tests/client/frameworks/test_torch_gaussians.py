@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 
 import numpy as np
 import pytest
@@ -269,3 +270,16 @@ def test_tensors_on_a_gpu_come_back_there(client):
     result.color.sum().backward()
     assert all(tensor.grad.device.type == "cuda" for tensor in tensors.values())
     np.testing.assert_array_equal(result.radii.cpu(), render(client, scene(), outputs=("radii",)).radii)
+
+
+@pytest.mark.parametrize("package", ["torch", "jax"])
+def test_results_print_as_a_line(package: str):
+    pytest.importorskip(package)
+    functions = importlib.import_module(f"lumigrad.client.{package}")
+    kinds = [kind for name in functions.__all__ if isinstance(kind := getattr(functions, name), type)]
+    assert {"MeshDistances", "RenderedGaussians", "RenderedSpheres"} <= {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        arrays = np.zeros((4, 500), np.float32)
+        values = [torch.from_numpy(arrays) if package == "torch" else arrays] * len(kind._fields)
+        fields = ", ".join(f"{field} float32 [4, 500]" for field in kind._fields)
+        assert repr(kind(*values)) == str(kind(*values)) == f"{kind.__name__}({fields})"

@@ -36,6 +36,8 @@ def test_there_and_back_through_every_format(tmp_path: Path, made: Cloud) -> Non
         load_gaussians(tmp_path / "again.ply"), made, means=1e-3, scales=0.06, opacity=0.011, sh=0.07, angle=0.03
     )
     assert read_scene(tmp_path / "again.ply").antialiased
+    splat = "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0"
+    assert done.stderr.startswith(f"lumigrad: scene.splat {splat}"), done.stderr
     # The numbers of a .gltf are in a file beside it.
     done = convert("scene.ply", "apart.gltf", folder=tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.glob("apart.*"))
@@ -54,6 +56,11 @@ def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) ->
     assert done.returncode == 0, done.stderr
     read = load_gaussians(tmp_path / "scene.glb")
     assert (len(read), read.sh_degree) == (30, 1)
+    done = convert("scene.glb", "scene.usdc", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = convert("scene.glb", "again.ply", folder=tmp_path)
+    order = "is drawn by depth along the view direction, not by distance to the camera, so pictures differ"
+    assert (done.returncode, done.stderr) == (0, f"lumigrad: again.ply {order}\n")
     done = convert("scene.glb", "again.ply", "--lod", "1", folder=tmp_path)
     assert done.returncode == 1 and "expected a lod-meta.json for lod=1" in done.stderr
 

@@ -39,11 +39,15 @@ def losses(names: Mapping[str, object]) -> tuple[float, float]:
 
 
 def test_a_first_picture(in_a_folder: Path) -> None:
-    run_code_of(ROOT / "docs" / "tutorials" / "first_picture.md")
+    names = run_code_of(ROOT / "docs" / "tutorials" / "first_picture.md")
     picture, depth = (np.asarray(Image.open(in_a_folder / name), float) for name in ("vase.png", "depth.png"))
     assert picture.shape == (480, 640, 3) and picture.std() > 30
     # Close surfaces are light.
     assert depth[400, 320] > depth[240, 320] > depth[10, 10]
+    # The table is in the picture as a whole.
+    covered: Any = names["covered"]
+    assert covered.mean() > 0.1
+    assert not any(edge.any() for edge in (covered[0], covered[-1], covered[:, 0], covered[:, -1]))
 
 
 def test_a_picture_is_fitted() -> None:

@@ -14,6 +14,7 @@ from lumigrad.client.base.arrays import Float64, float64_array
 from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
+from lumigrad.client.datasets.files import unique_names
 from lumigrad.client.datasets.frame import lost_by_views, moved
 from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
@@ -25,8 +26,8 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
-# NeRF's Blender scenes have transforms_train.json, beside files of held-out photographs.
-_TRANSFORMS = ("transforms.json", "transforms_train.json")
+# NeRF's Blender scenes have a file of the photographs to fit, and one or two of those to evaluate a fit with.
+_BLENDER, _HELD_OUT = "transforms_train.json", ("transforms_test.json", "transforms_val.json")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Capture:
         """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or the folder of a data set.
 
         A folder is searched for transforms.json, transforms_train.json, Polycam's keyframes, a COLMAP reconstruction
-        (also in sparse/0), and cameras.json, in this order.
+        (also in sparse/0), and cameras.json, in this order. Beside transforms_train.json, the views of
+        transforms_test.json, or else of transforms_val.json, are held out if their photographs are there.
 
         Args:
             path: the file or folder.
@@ -83,9 +85,10 @@ class Capture:
             if path.is_file() and path.suffix.lower() != ".json":
                 raise malformed(path, "expected a data set: its folder, or its .json file; a scene's file is none")
             return _load_file(path, photographs, sensors)
-        for name in _TRANSFORMS:
-            if (path / name).is_file():
-                return _load_file(path / name, photographs, sensors)
+        if (path / "transforms.json").is_file():
+            return _load_file(path / "transforms.json", photographs, sensors)
+        if (path / _BLENDER).is_file():
+            return _load_blender(path, photographs, sensors)
         if (keyframes := find_keyframes(path)) is not None:
             return Capture(read_keyframes(keyframes, photographs, sensors))
         model = find_model(path)
@@ -185,6 +188,20 @@ class Capture:
         """Returns the rotation, world to camera, and the position of each camera."""
         models = [view.camera.model for view in self.views]
         return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel | SensorModel)]
+
+
+def _load_blender(folder: Path, photographs: Path | None, sensors: bool) -> Capture:
+    fitted = _load_file(folder / _BLENDER, photographs, sensors)
+    for name in _HELD_OUT:
+        if fitted.split is None and (folder / name).is_file():
+            views = [*fitted.views, *_load_file(folder / name, photographs, sensors).views]
+            if any(view.image is not None for view in views[len(fitted) :]):
+                # Both files call their photographs r_0, r_1 and so on.
+                names = unique_names([view.file for view in views])
+                named = [replace(view, name=name) for view, name in zip(views, names, strict=True)]
+                split = Split(frozenset(names[: len(fitted)]), frozenset(names[len(fitted) :]))
+                return replace(fitted, views=tuple(named), split=split)
+    return fitted
 
 
 def _load_file(path: Path, photographs: Path | None, sensors: bool) -> Capture:

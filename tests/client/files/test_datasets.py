@@ -152,10 +152,34 @@ def test_what_files_cannot_express_is_not_saved(tmp_path):
         Capture((View("parallel", cases["parallel"][0]),)).save(tmp_path, form="ply")
 
 
-def test_of_blender_scenes_the_photographs_for_training(tmp_path):
-    write(tmp_path / "transforms_test.json", transforms(shots(2, seed=1), **TOP))
-    write(tmp_path / "transforms_train.json", transforms(shots(), **TOP))
-    assert_same(Capture.load(tmp_path))
+def write_blender(folder: Path, name: str, taken: list) -> None:
+    values = transforms(taken, **TOP)
+    for k, frame in enumerate(values["frames"]):
+        frame["file_path"] = f"./{name}/r_{k}"
+    write(folder / f"transforms_{name}.json", values)
+
+
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_of_blender_scenes_the_photographs_of_the_test_are_held_out(tmp_path, held_out):
+    taken, others = shots(), shots(2, seed=1)
+    write_blender(tmp_path, "train", taken)
+    write_blender(tmp_path, held_out, others)
+    # Without their photographs there is nothing to evaluate a fit with.
+    assert [view.name for view in Capture.load(tmp_path).views] == [f"r_{k}" for k in range(5)]
+    (tmp_path / held_out).mkdir()
+    for k in range(2):
+        Image.new("RGB", SIZE).save(tmp_path / held_out / f"r_{k}.png")
+    if held_out == "test":
+        write_blender(tmp_path, "val", shots(3, seed=2))
+    capture = Capture.load(tmp_path)
+    fitted, evaluated = [f"train/r_{k}" for k in range(5)], [f"{held_out}/r_{k}" for k in range(2)]
+    assert [view.name for view in capture.views] == [*fitted, *evaluated]
+    assert (capture.split.fitted, capture.split.held_out) == (set(fitted), set(evaluated))
+    for view, shot in zip(capture.views, [*taken, *others], strict=True):
+        np.testing.assert_allclose(view.camera.model.eye, shot.place, atol=1e-9)
+    assert capture.view(f"{held_out}/r_1").image == tmp_path / held_out / "r_1.png"
+    # A file that is named is read alone.
+    assert len(Capture.load(tmp_path / "transforms_train.json")) == 5
 
 
 def write_polycam(folder: Path, taken: list) -> None:

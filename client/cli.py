@@ -25,10 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Opens closed standard streams on the null device, before other files take their descriptors."""
+    """Opens closed standard streams on the null device, before other files take their descriptors.
+
+    Child processes inherit them, as they inherit other standard streams.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            stream = open(os.devnull, mode)  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:

@@ -28,7 +28,7 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
     """Converts `value` to a NumPy array, without a copy if it is already on the host.
 
     Tensors that require a gradient are detached, and those on a GPU are copied to the host. bfloat16 values, which
-    NumPy does not support, become float32.
+    NumPy does not support, become float32. Arrays with masked values are refused: their data there means nothing.
     """
     # NumPy's extension types, such as bfloat16, have the kind V.
     if type(value) is np.ndarray and value.dtype.kind != "V":
@@ -47,6 +47,10 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
 
 def _from_elsewhere(name: str, value: Any) -> Any:
     """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
+    # Asked first, since importing numpy.ma takes time.
+    if isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
+        text = f"expected values everywhere, got an array with {np.ma.count_masked(value)} of {value.size} masked"
+        raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)
     for method in ("detach", "cpu"):

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Camera, Client, Gaussians, GaussianSettings, InvalidArgument, Spheres
+from lumigrad.client import (
+    Camera,
+    Client,
+    Gaussians,
+    GaussianSettings,
+    InvalidArgument,
+    Mesh,
+    Spheres,
+    TargetImage,
+)
 from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
 from lumigrad.client.robots.motion import Motion
@@ -43,6 +52,23 @@ def test_values_that_are_not_finite_are_found_in_the_users_array(client: Client,
     spheres = Spheres(np.full((1, 3), np.nan), np.ones((1, 3)), np.ones(1))
     with pytest.raises(InvalidArgument, match=r"^positions: expected finite values"):
         client.render(spheres, CAMERA, gamma=0.1, max_depth=5.0)
+
+
+def test_masked_values_are_not_taken_for_their_data(client: Client) -> None:
+    positions = np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4.0)
+    text = r"^positions: expected values everywhere, got an array with 1 of 6 masked; pass array.filled\(number\)"
+    with pytest.raises(InvalidArgument, match=text):
+        Spheres(positions, np.ones((2, 3)), np.ones(2))
+    frame = client.render(Spheres(positions.filled(0.0), np.ones((2, 3)), np.ones(2)), CAMERA, retain=True)
+    gradient = np.ma.masked_array(np.ones_like(frame.color), mask=frame.color > 2)
+    assert frame.backward(color=gradient).positions.shape == (2, 3)
+    gradient[0, 0] = np.ma.masked
+    with pytest.raises(InvalidArgument, match=r"^color: expected values everywhere"):
+        frame.backward(color=gradient)
+    with pytest.raises(InvalidArgument, match=r"^color: .* masked"):
+        TargetImage(gradient)
+    with pytest.raises(InvalidArgument, match=r"^faces: .* masked"):
+        Mesh(np.eye(3), np.ma.masked_equal([[0, 1, 2]], 2))
 
 
 def tensors() -> dict[str, torch.Tensor]:

@@ -284,6 +284,9 @@ class Spool:
 
     def _lacking_on_disk(self, nbytes: int) -> int:
         disk = os.statvfs(self._folder)
+        if not disk.f_blocks:
+            # File systems without a size, such as ramfs and some in user space, report no blocks at all.
+            return 0
         # A file takes whole blocks, plus one for its metadata.
         needed = (nbytes // disk.f_frsize + 2) * disk.f_frsize
         return max(0, needed - disk.f_bavail * disk.f_frsize)

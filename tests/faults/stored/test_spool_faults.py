@@ -14,7 +14,7 @@ from lumigrad.client.errors import ResourceExhausted
 from support.workers.client_load import CAMERA, cloud
 from support.workers.forks import lumigrad
 from support.workers.slow_render import wait_for
-from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
+from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
 
 
 def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
@@ -80,6 +80,17 @@ def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
         assert len(client.list()) <= 2
         for handle in (*handles, large):
             assert shown(client, handle).any()
+
+
+@pytest.mark.parametrize("kind", ["ramfs", "tmpfs -o size=0"])
+def test_a_file_system_that_does_not_tell_its_size_keeps_scenes(tmp_path: Path, kind: str) -> None:
+    before = elsewhere(f"mount -t {kind} none {tmp_path}")
+    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=30) as client:
+        scene = client.put(cloud())
+        expected = shown(client, scene)
+        wait_until_written(process)
+        kill(process)
+        assert np.array_equal(shown(client, without_copy(client, scene)), expected)
 
 
 def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def _from_elsewhere(name: str, value: Any) -> Any:
     """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
     # Asked first, since importing numpy.ma takes time.
     if isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
-        text = f"expected values everywhere, got an array with {np.ma.count_masked(value)} of {value.size} masked"
+        text = f"expected values everywhere, got an array with {np.count_nonzero(value.mask)} of {value.size} masked"
         raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)

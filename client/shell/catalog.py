@@ -102,5 +102,7 @@ def _installed(package: str) -> bool:
 def _hint(entry: EntryPoint) -> str:
     layer = entry.module.split(".")[1]
     if not _installed(f"lumigrad.{layer}"):
-        return "is not part of a client-only install; install lumigrad without LUMIGRAD_CLIENT_ONLY"
+        return (
+            "is not part of the client alone; install a wheel for this platform, or build without LUMIGRAD_CLIENT_ONLY"
+        )
     return f'needs more packages; install them with: pip install "lumigrad[{layer}]"'

@@ -75,3 +75,14 @@ def test_a_command_whose_packages_are_missing_is_one_line():
     assert done.returncode == 1
     assert done.stderr.startswith("lumigrad: error: `lumigrad serve` needs more packages; install them with: pip")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_command_that_the_client_alone_lacks_says_how_to_get_it():
+    source = BLOCK.format(blocked=(), layers=("lumigrad.server",))
+    absent = "from lumigrad.client.shell import catalog; catalog.find_spec = lambda name: None\n"
+    script = f"{source}{absent}from lumigrad.client.cli import main; sys.exit(main(['serve']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    said = (
+        "lumigrad: error: `lumigrad serve` is not part of the client alone; install a wheel for this platform, or build"
+    )
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[: len(said)]) == (1, 1, said)

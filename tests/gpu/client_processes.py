@@ -41,9 +41,8 @@ def rate(several: Sequence[Calls], seconds: float) -> dict[str, float]:
     if failed:
         raise RuntimeError(failed[0])
     times = [taken for each in found for taken in each]
-    if not times:
-        raise RuntimeError("no call ended within the time")
-    return {"calls_per_s": round(len(times) / seconds, 1), "median_ms": round(statistics.median(times), 3)}
+    calls_per_s = sum(len(each) / (sum(each) / 1e3) for each in found)
+    return {"calls_per_s": round(calls_per_s, 1), "median_ms": round(statistics.median(times), 3)}
 
 
 def _run(calls: Calls, seconds: float, barrier: Any, results: Any) -> None:
@@ -61,13 +60,11 @@ def _run(calls: Calls, seconds: float, barrier: Any, results: Any) -> None:
 
 
 def _times(client: Any, calls: Calls, seconds: float) -> list[float]:
-    """The times of calls that end within the time."""
+    """The times of calls that begin within the time: at least one, however busy the machine is."""
     times = []
-    until = (start := time.perf_counter()) + seconds
-    while start < until:
+    until = time.perf_counter() + seconds
+    while not times or time.perf_counter() < until:
+        start = time.perf_counter()
         client.render(calls.handle, calls.camera, **calls.options)
-        end = time.perf_counter()
-        if end <= until:
-            times.append((end - start) * 1e3)
-        start = end
+        times.append((time.perf_counter() - start) * 1e3)
     return times

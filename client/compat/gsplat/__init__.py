@@ -63,6 +63,7 @@ __version__ = "1.6.0"
 _SUBMODULES = (
     *("rendering", "strategy", "losses", "exporter", "optimizers", "scene", "stage", "distributed", "color_correct"),
     *("compression", "experimental", "utils", "_helper", "cuda", "cuda._wrapper", "cuda._lidar", "cuda._torch_impl"),
+    *("relocation", "strategy.base", "strategy.default", "strategy.mcmc", "strategy.ops"),
 )
 
 

@@ -37,8 +37,14 @@ from gsplat.optimizers import SelectiveAdam
 from gsplat.rendering import RasterizeMode, rasterization, rasterization_2dgs_inria_wrapper
 from gsplat.scene import GaussianScene
 from gsplat.stage import Stage
+from gsplat.relocation import compute_relocation
 from gsplat.strategy import DefaultStrategy, MCMCStrategy
+from gsplat.strategy import base, default, mcmc
+from gsplat.strategy.base import Strategy
+from gsplat.strategy.ops import _multinomial_sample, _update_param_with_optimizer, duplicate, remove, reset_opa, split
 from gsplat.utils import depth_to_normal, depth_to_points, normalized_quat_to_rotmat, save_ply
+
+assert (base.Strategy, default.DefaultStrategy, mcmc.MCMCStrategy) == (Strategy, DefaultStrategy, MCMCStrategy)
 
 @dataclass
 class Config:

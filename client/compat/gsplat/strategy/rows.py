@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from lumigrad.client.compat.gsplat.projection import rotations
 Parameters = MutableMapping[str, torch.nn.Parameter] | torch.nn.ParameterDict
 Optimizers = Mapping[str, torch.optim.Optimizer]
 Change = Callable[[torch.Tensor], torch.Tensor]
+NamedChange = Callable[[str, torch.Tensor], torch.Tensor]
 
 # The children of a split Gaussian are smaller by this factor (Kerbl et al., SIGGRAPH 2023).
 _SHRINKING = 1.6
@@ -155,33 +156,46 @@ class Splats:
         scales = self.params["scales"][sources].exp() * factors[:, None]
         return {"opacities": torch.logit(opacities).reshape(raw.shape), "scales": scales.log()}
 
-    def _change(
-        self, of_param: Callable[[str, torch.Tensor], torch.Tensor], of_moment: Change, names: tuple[str, ...] = ()
-    ) -> None:
+    def _change(self, of_param: NamedChange, of_moment: Change, names: tuple[str, ...] = ()) -> None:
         """Replaces parameters, all if no names are given, and the tensors in their optimizers' states."""
-        for name in names or tuple(self.params.keys()):
-            old = self.params[name]
-            new = torch.nn.Parameter(of_param(name, old), requires_grad=old.requires_grad)
-            self.params[name] = new
-            if name not in self.optimizers:
-                if old.requires_grad:
-                    raise AssertionError(f"expected an optimizer for {name}, which is trained, got none")
-                continue
-            optimizer = self.optimizers[name]
-            moments = optimizer.state.pop(old, None)
-            for group in optimizer.param_groups:
-                group["params"] = [new if each is old else each for each in group["params"]]
-            if moments is not None:
-                # A step may be a tensor, but has no rows.
-                optimizer.state[new] = {
-                    key: of_moment(value) if key != "step" and torch.is_tensor(value) else value
-                    for key, value in moments.items()
-                }
+        replace_rows(self.params, self.optimizers, of_param, lambda _, old: of_moment(old), names)
 
     def _change_state(self, of_row: Change) -> None:
         for name, value in self.state.items():
             if isinstance(value, torch.Tensor):
                 self.state[name] = of_row(value)
+
+
+def replace_rows(
+    params: Parameters, optimizers: Optimizers, of_param: NamedChange, of_moment: NamedChange, names: Iterable[str] = ()
+) -> None:
+    """Replaces parameters, all if no names are given, and the tensors in their optimizers' states.
+
+    Args:
+        params: parameters by name.
+        optimizers: one for each parameter that is trained.
+        of_param: returns a parameter's new value from its name and its old value.
+        of_moment: does so for tensors of its optimizer's state, by their names there.
+        names: the parameters to replace.
+    """
+    for name in names or tuple(params.keys()):
+        old = params[name]
+        new = torch.nn.Parameter(of_param(name, old), requires_grad=old.requires_grad)
+        params[name] = new
+        if name not in optimizers:
+            if old.requires_grad:
+                raise AssertionError(f"expected an optimizer for {name}, which is trained, got none")
+            continue
+        optimizer = optimizers[name]
+        moments = optimizer.state.pop(old, None)
+        for group in optimizer.param_groups:
+            group["params"] = [new if each is old else each for each in group["params"]]
+        if moments is not None:
+            # A step may be a tensor, but has no rows.
+            optimizer.state[new] = {
+                key: of_moment(key, value) if key != "step" and torch.is_tensor(value) else value
+                for key, value in moments.items()
+            }
 
 
 # Copies beyond this number count as this many.
@@ -230,7 +244,11 @@ def _with_zeros(old: torch.Tensor, number: int) -> torch.Tensor:
 
 def _sampled(raw_opacities: torch.Tensor, number: int) -> torch.Tensor:
     """Returns indices of Gaussians, sampled with replacement in proportion to opacity."""
-    weights = raw_opacities.flatten().sigmoid()
+    return sampled(raw_opacities.flatten().sigmoid(), number)
+
+
+def sampled(weights: torch.Tensor, number: int) -> torch.Tensor:
+    """Returns indices of weights, sampled with replacement in proportion to them."""
     if len(weights) <= _MOST_WEIGHTS:
         return torch.multinomial(weights, number, replacement=True)
     sums = weights.double().cumsum(0)

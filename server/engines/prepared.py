@@ -148,7 +148,7 @@ class PreparedRender(PreparedReply):
     formats: ImageFormats
     head_bytes: int
 
-    def arrays(self, drawn: bytes) -> dict[str, Array]:
+    def arrays(self, drawn: bytes | Array) -> dict[str, Array]:
         """Return the outputs in the drawn bytes, by name."""
         return {
             name: np.frombuffer(drawn, dtype, prod(shape), self.head_bytes + offset).reshape(shape)

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
+import numpy as np
+
 from lumigrad.kernels._native import (
     ChangeCount,
     DrawingParts,
@@ -193,8 +195,15 @@ class PreparedCalls:
         if not isinstance(prepared, PreparedRender) or prepared.message_bytes <= call.message_bytes:
             return None
         check_room(call, prepared.cost.payload_bytes)
-        drawn = self._draw(prepared, request, room, call)
-        return None if drawn is None else Drawn(prepared, prepared.arrays(drawn))
+        transfer = self._tenants.of(call).transfer
+        memory = None
+        if math.isinf(prepared.message_bytes) and not transfer.is_cpu:
+            # The levels of files: the device writes them to memory from which a GPU's encoder can read them itself.
+            memory = np.frombuffer(transfer.allocate(prepared.payload_bytes), np.uint8)
+        drawn = self._draw(prepared, request, room, call, memory)
+        if drawn is None:
+            return None
+        return Drawn(prepared, prepared.arrays(drawn if memory is None else memory))
 
     def prepare(self, example: Example, request: Any) -> None:
         """Prepare Renders like one that has just succeeded, if possible."""

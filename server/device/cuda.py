@@ -15,6 +15,7 @@ from lumigrad.kernels.memory import pin, unpin
 from lumigrad.kernels.meshes import Queries, cuda_queries
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
+from lumigrad.server.device.gpu_jpegs import GpuJpegs, library_path
 
 # Only builds with CUDA have the functions used here.
 _cuda: Any = _native
@@ -81,6 +82,11 @@ class CudaCopies:
         """Return the device's index, and the streams of kernels and of copies."""
         kernels = torch.cuda.default_stream(self._device).cuda_stream
         return self._device.index or 0, kernels, self._stream.cuda_stream
+
+    def jpegs(self) -> GpuJpegs | None:
+        """Return the encoder of JPEG files on the device; None if nvJPEG is not installed."""
+        path = library_path(torch.version.cuda)
+        return None if path is None else GpuJpegs(lambda: _cuda.JpegEncoder(str(path), self._device.index or 0))
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Copy complete tensors to the host, without waiting for kernels and other copies."""

@@ -23,6 +23,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import NoLane
 from lumigrad.server.core.pinned import PinnedPool, Pinner
 from lumigrad.server.device.cuda import CudaCopies
+from lumigrad.server.device.gpu_jpegs import GpuJpegs
 from lumigrad.v1 import tensor_pb2
 
 T = TypeVar("T")
@@ -207,6 +208,10 @@ class Transfer:
         """Return the machine that makes the steps of one training without Python."""
         return cpu_step_machine()
 
+    def jpegs(self) -> GpuJpegs | None:
+        """Return the device's encoder of JPEG files; None if the CPU encodes them."""
+        return None
+
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
 
@@ -305,6 +310,10 @@ class CudaTransfer(Transfer):
     def step_machine(self) -> StepMachine:
         """Return the machine that makes the steps of one training without Python, on the stream of other kernels."""
         return self._copies.step_machine()
+
+    def jpegs(self) -> GpuJpegs | None:
+        """Return the device's encoder of JPEG files; None if its library is not installed."""
+        return self._copies.jpegs()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)

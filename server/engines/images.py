@@ -19,6 +19,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, require, require_reply
 from lumigrad.server.core.streams import named_tensor
+from lumigrad.server.device.gpu_jpegs import GpuJpegs
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import image_pb2, tensor_pb2
@@ -45,10 +46,13 @@ def png_of(levels: Array) -> bytes:
     return b"".join((_SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", data), *_chunk(b"IEND", b"")))
 
 
-def jpeg_of(levels: Array, quality: int) -> bytes:
-    """Encode an image, uint8 [H, W, 3], as JPEG, without the GIL; `quality` is 1 to 100."""
-    subsampling = "444" if quality >= _FINE_QUALITY else "420"
-    return bytes(encode_jpeg(np.ascontiguousarray(levels), quality, colorsubsampling=subsampling))
+def jpeg_of(levels: Array, quality: int, jpegs: GpuJpegs | None = None) -> bytes:
+    """Encode an image, uint8 [H, W, 3], as JPEG, without the GIL, on the device if it can; `quality` is 1 to 100."""
+    are_halved = quality < _FINE_QUALITY
+    file = None if jpegs is None else jpegs.encode(levels, quality, are_colors_halved=are_halved)
+    if file is not None:
+        return file
+    return bytes(encode_jpeg(np.ascontiguousarray(levels), quality, colorsubsampling="420" if are_halved else "444"))
 
 
 def _chunk(kind: bytes, data: bytes) -> tuple[bytes, bytes, bytes, bytes]:
@@ -119,9 +123,11 @@ class ImageFormats:
         """Convert outputs to the values to send, or to levels for files; on the device's thread."""
         return [self._converted(name, output) for name, output in outputs.items()]
 
-    def named(self, arrays: Mapping[str, Array], payload: PayloadWriter, call: Call) -> list[tensor_pb2.NamedTensor]:
+    def named(
+        self, arrays: Mapping[str, Array], payload: PayloadWriter, call: Call, jpegs: GpuJpegs | None
+    ) -> list[tensor_pb2.NamedTensor]:
         """Append converted outputs to a payload, encoding files first; not on the device's thread."""
-        return [self._named(name, array, payload, call) for name, array in arrays.items()]
+        return [self._named(name, array, payload, call, jpegs) for name, array in arrays.items()]
 
     @property
     def key(self) -> Hashable:
@@ -136,13 +142,15 @@ class ImageFormats:
         """Return whether the images of an output are sent as files."""
         return self._kind(name) in _FILES
 
-    def files(self, name: str, levels: Array, call: Call) -> tuple[Array, image_pb2.EncodedImages]:
+    def files(
+        self, name: str, levels: Array, call: Call, jpegs: GpuJpegs | None
+    ) -> tuple[Array, image_pb2.EncodedImages]:
         """Encode the images of an output, concatenated as bytes; not on the device's thread."""
         entry, files = self.by_name[name], []
         with call.times.stage("compress"):
             for view in levels:
                 call.check()
-                files.append(_file(view, entry))
+                files.append(_file(view, entry, jpegs))
         encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
         return np.frombuffer(b"".join(files), np.uint8), encoded
 
@@ -156,10 +164,12 @@ class ImageFormats:
             return output.to(_TORCH[kind])
         return _levels(output) if self.are_levels(name) else output
 
-    def _named(self, name: str, array: Array, payload: PayloadWriter, call: Call) -> tensor_pb2.NamedTensor:
+    def _named(
+        self, name: str, array: Array, payload: PayloadWriter, call: Call, jpegs: GpuJpegs | None
+    ) -> tensor_pb2.NamedTensor:
         if not self.are_files(name):
             return named_tensor(name, array, payload)
-        content, encoded = self.files(name, array, call)
+        content, encoded = self.files(name, array, call, jpegs)
         return tensor_pb2.NamedTensor(name=name, tensor=payload.add(content), encoded=encoded)
 
 
@@ -192,8 +202,8 @@ def _levels(values: torch.Tensor) -> torch.Tensor:
     return levels
 
 
-def _file(levels: Array, entry: image_pb2.OutputFormat) -> bytes:
+def _file(levels: Array, entry: image_pb2.OutputFormat, jpegs: GpuJpegs | None) -> bytes:
     """Encode one view, [H, W] or [H, W, K], as a file."""
     if entry.format == _PNG:
         return png_of(levels.reshape(*levels.shape[:2], -1))
-    return jpeg_of(levels, entry.quality or _DEFAULT_QUALITY)
+    return jpeg_of(levels, entry.quality or _DEFAULT_QUALITY, jpegs)

@@ -24,6 +24,7 @@ from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
 from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.gpu_jpegs import GpuJpegs
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
@@ -340,5 +341,7 @@ class Machine:
     renderer: Renderer
     queries: Queries
     passes: Passes
+    # Encodes JPEG files on the device; None if the CPU does.
+    jpegs: GpuJpegs | None
     # Turns of the tenants for long work outside the device's thread.
     builds: Turns = field(default_factory=Turns)

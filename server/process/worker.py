@@ -367,4 +367,5 @@ def make_machine(
         renderer=transfer.renderer(),
         queries=transfer.queries(),
         passes=transfer.passes(),
+        jpegs=transfer.jpegs(),
     )

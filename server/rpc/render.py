@@ -106,7 +106,7 @@ class EngineService(ABC):
         if drawn is not None:
             prepared, payload = drawn.prepared, call.lane.writer(call.most_payload_bytes)
             reply.scene.CopyFrom(prepared.scene)
-            reply.outputs.extend(prepared.formats.named(drawn.outputs, payload, call))
+            reply.outputs.extend(prepared.formats.named(drawn.outputs, payload, call, runtime.jpegs))
             runtime.payload_memory.reserve(max(0, payload.length - prepared.payload_bytes), call)
             return payload
         header, limits, runner = receiver.header, runtime.limits, runtime.runner
@@ -136,7 +136,7 @@ class EngineService(ABC):
             reply.scene.CopyFrom(task.scene)
         if task.cut is not None and isinstance(reply, render_pb2.RenderReply):
             reply.levels.CopyFrom(task.cut.report)
-        reply.outputs.extend(request.formats.named(result.outputs, payload, call))
+        reply.outputs.extend(request.formats.named(result.outputs, payload, call, runtime.jpegs))
         self._drew(Example(call, reply, payload.length, cost), request, result.state)
         # Image files may be larger than the pixels that they encode.
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)

@@ -203,7 +203,7 @@ class _Batch:
                     arrays.append((name, array, rows, None))
                     continue
                 for index, start, end in rows:
-                    content, files = group.formats.files(name, array[start:end], self._call)
+                    content, files = group.formats.files(name, array[start:end], self._call, self._runtime.jpegs)
                     arrays.append((name, content, [(index, 0, len(content))], files))
             if group.task.scene is not None:
                 for item in group.items:

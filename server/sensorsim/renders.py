@@ -19,6 +19,7 @@ from lumigrad.server.core.errors import (
     SceneFilesError,
 )
 from lumigrad.server.core.limits import Limits
+from lumigrad.server.device.gpu_jpegs import GpuJpegs
 from lumigrad.server.engines.gaussians import GAUSSIANS, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.runner import ForwardJob, Task
@@ -133,15 +134,17 @@ class FrameRenderer:
         )
         with call.times.stage("compress"):
             views = list(zip(*(result.outputs[name] for name in plan.outputs), strict=True))
-            return dict(zip(launch.frames, self._encoded(launch.frames, views), strict=True))
+            return dict(zip(launch.frames, self._encoded(launch.frames, views, runtime.jpegs), strict=True))
 
-    def _encoded(self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]]) -> list[bytes]:
+    def _encoded(
+        self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]], jpegs: GpuJpegs | None
+    ) -> list[bytes]:
         """Encode files and points, on the call's own threads: on shared threads, calls would wait for each other."""
 
         def encode(frame: DriveFrame, view: tuple[Array, ...]) -> bytes:
             if isinstance(frame.style, str):
                 return points_of(frame.style, *view)
-            return frame.style.encode(view[0], self._catalog)
+            return frame.style.encode(view[0], self._catalog, jpegs)
 
         if len(frames) == 1:
             return [encode(frames[0], views[0])]

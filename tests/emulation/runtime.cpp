@@ -15,6 +15,9 @@
 #include "emulator.h"
 #include "streams.h"
 
+// Only its address is used.
+struct EmulatedStream {};
+
 struct EmulatedEvent {
   // The last recording; null if there was none.
   std::shared_ptr<lumigrad::emulation::Recording> recording;
@@ -138,6 +141,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaDeviceSynchronize() {
   emulation::run_all_streams();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new EmulatedStream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  emulation::run_stream(stream);
+  delete stream;
   return cudaSuccess;
 }
 

@@ -21,7 +21,7 @@ _TESTS = {
     "server": (
         ["pytest", *NEEDED],
         0.4,
-        ["-m", "gpu", "tests/server/test_cuda.py"],
+        ["-m", "gpu", "tests/server/test_cuda.py", "tests/server/device/test_gpu_jpegs.py"],
         ["tests/server/device/test_batches.py", "-k", "sphere_asks"],
     ),
 }

@@ -61,12 +61,13 @@ def _try(name: str, make: Callable[[], object]) -> None:
 
 
 def server_requirements() -> list[str]:
-    """Packages that the server needs and the machine lacks, or may have only in older versions.
+    """Packages that the server needs or uses and the machine lacks, or may have only in older versions.
 
     gRPC's packages have the oldest allowed version, since each needs a grpcio that is at least as new.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["server"], *extras["nvjpeg"]]
     needed = [requirement for requirement in wanted if re.split(r"[^\w-]", requirement)[0] not in _THERE]
     return [each.replace(">=", "==") if each.startswith("grpcio") else each for each in needed]
 

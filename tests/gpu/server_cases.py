@@ -31,6 +31,10 @@ _STEPS_AHEAD = 8
 _COMMAND = (sys.executable, "-c", "import sys; from lumigrad.client.cli import main; sys.exit(main())", "serve")
 
 
+# Hides nvJPEG from a worker.
+_WITHOUT_NVJPEG = "from lumigrad.server.device import cuda; cuda.library_path = lambda _: None; "
+
+
 def server_cases(device: Device) -> list[Case]:
     """The cases, each of which starts a worker."""
     cases = [
@@ -44,6 +48,7 @@ def server_cases(device: Device) -> list[Case]:
         Case("server, 1M Gaussians 1080p", lambda on: _clients(on, *large)),
         Case("server, training step 1M 1080p", _training),
         Case("server, 1M Gaussians 1080p as JPEG", lambda on: _clients(on, *files)),
+        Case("server, 1M Gaussians 1080p as JPEG without nvJPEG", lambda on: _clients_without_nvjpeg(on, *files)),
         Case("server, 1M Gaussians, batches of 640x480 RGB-D", _batches),
         *cases,
     ]
@@ -77,14 +82,15 @@ def cameras_of(made: Scene, count: int) -> list[Any]:
     ]
 
 
-def _worker(device: Device) -> Any:
+def _worker(device: Device, before: str = "") -> Any:
     missing = [name for name in NEEDED if not _found(name)]
     if missing:
         raise NotHere(f"no {', '.join(missing)}")
     from support.workers.worker import worker
 
     # A worker cannot have the emulation as its device.
-    return worker("--device", device.size("cuda:0", "cpu"), command=_COMMAND)
+    python, option, program, *arguments = _COMMAND
+    return worker("--device", device.size("cuda:0", "cpu"), command=(python, option, before + program, *arguments))
 
 
 def _found(name: str) -> bool:
@@ -103,9 +109,22 @@ def _formats(device: Device, lane: str) -> dict[str, Any]:
             return {"formats": [asdict(row) for row in format_rows(client, runs=device.size(15, 1))]}
 
 
-def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...], lane: str = "stream") -> dict[str, Any]:
-    """Measures calls from clients in separate processes."""
-    with _worker(device) as process:
+def _clients_without_nvjpeg(device: Device, pictures: Pictures, counts: tuple[int, ...]) -> dict[str, Any]:
+    """Measures the same calls where the CPU encodes, to compare with."""
+    import torch
+
+    from lumigrad.server.device.gpu_jpegs import library_path
+
+    if library_path(torch.version.cuda) is None:
+        raise NotHere("no nvJPEG (the extras nvjpeg and nvjpeg-cu12)")
+    return _clients(device, pictures, counts, before=_WITHOUT_NVJPEG)
+
+
+def _clients(
+    device: Device, pictures: Pictures, counts: tuple[int, ...], lane: str = "stream", before: str = ""
+) -> dict[str, Any]:
+    """Measures calls from clients in separate processes; the worker runs the statements `before` first."""
+    with _worker(device, before) as process:
         from lumigrad.client import Client, Gaussians
 
         made = pictures.made(device)

@@ -2,9 +2,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <string>
 
+#include "serving/cuda/jpeg.h"
 #include "serving/cuda/passes.h"
 #include "serving/cuda/render.h"
 #include "serving/passes/bound_pass.h"
@@ -37,6 +40,18 @@ nb::tuple parts_of(const BoundPass& bound, int device) {
   return nb::make_tuple(std::shared_ptr<gaussians::CudaKept>(pass, &pass->kept), images);
 }
 
+using Picture = nb::ndarray<const std::uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
+
+nb::bytes encode_jpeg(JpegEncoder& encoder, const Picture& levels, int quality, bool are_colors_halved) {
+  std::string file;
+  {
+    nb::gil_scoped_release unlocked;
+    file = encoder.encode(levels.data(), static_cast<int>(levels.shape(0)), static_cast<int>(levels.shape(1)), quality,
+                          are_colors_halved);
+  }
+  return nb::bytes(file.data(), file.size());
+}
+
 }  // namespace
 
 void bind_cuda_serving(nb::module_& m) {
@@ -60,6 +75,11 @@ void bind_cuda_serving(nb::module_& m) {
       "device"_a, "kernels"_a, "copies"_a, "Computes prepared passes on these streams.");
   m.def("cuda_pass_parts", &parts_of, "state"_a, "device"_a,
         "What `State` has of a state on a device: the kernels' part, and the images by name.");
+  nb::class_<JpegEncoder>(m, "JpegEncoder")
+      .def(nb::init<const std::string&, int>(), "path"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Encodes with the nvJPEG at a path.")
+      .def("encode", &encode_jpeg, "levels"_a, "quality"_a, "are_colors_halved"_a,
+           "The file of a picture, uint8 [H, W, 3]. Fails only for this picture.");
 }
 
 }  // namespace lumigrad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import weakref
@@ -12,8 +13,11 @@ import numpy as np
 import torch
 
 from lumigrad.protos.dtypes import Array
+from lumigrad.server.device.gpu_jpegs import GpuJpegs
 from support.backends import emulation
 
+# The environment variable that holds the path of a library that stands in for nvJPEG.
+NVJPEG = "LUMIGRAD_TEST_NVJPEG"
 _SECONDS = 10.0
 # The bytes of a target before the copy, which nobody may rely on.
 _UNDEFINED = 0xFF
@@ -91,6 +95,10 @@ class EmulatedCopies:
 
     def step_machine(self) -> Any:
         return emulation.load("_emulation").cuda_step_machine(0, 0)
+
+    def jpegs(self) -> Any:
+        path = os.environ.get(NVJPEG)
+        return None if path is None else GpuJpegs(lambda: emulation.load("_emulation").JpegEncoder(path, 0))
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.detach().clone() for tensor in tensors]

@@ -1,0 +1,47 @@
+// JPEG files that a CUDA device encodes, by nvJPEG.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "serving/cuda/nvjpeg.h"
+
+namespace lumigrad::serving {
+
+// Encodes images from the host's memory, on streams of its own. Thread-safe. Throws std::runtime_error or
+// std::bad_alloc if the library or the device fails.
+class JpegEncoder {
+ public:
+  // Loads the library at `path`.
+  JpegEncoder(const std::string& path, int device);
+  JpegEncoder(const JpegEncoder&) = delete;
+  JpegEncoder& operator=(const JpegEncoder&) = delete;
+  ~JpegEncoder();
+
+  // Returns the file of an image, [height, width, 3]; waits while as many others as the device takes are encoded. A
+  // failure has no effect on other images.
+  std::string encode(const std::uint8_t* levels, int height, int width, int quality, bool are_colors_halved);
+
+ private:
+  // The state for one image at a time.
+  class Slot;
+
+  std::unique_ptr<Slot> take();
+  // Returns a slot for others to use, or null if it has failed.
+  void give(std::unique_ptr<Slot> slot) noexcept;
+
+  const nvjpeg::Functions functions_;
+  const int device_;
+  std::unique_ptr<void, int (*)(void*)> handle_;
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::size_t busy_ = 0;
+  std::vector<std::unique_ptr<Slot>> idle_;
+};
+
+}  // namespace lumigrad::serving

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.arrays import Array, Float32
+from lumigrad.client.base.arrays import Array, Float32, check_levels
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
@@ -95,6 +95,7 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
         picture: [H, W] or [H, W, 1 | 3 | 4], uint8 levels or values, which are clipped to 0 to 1.
 
     Raises:
+        InvalidArgument: the picture has integers other than uint8, beyond 0 and 1.
         MissingPackage: Pillow, which writes images, is not installed.
         ValueError: Pillow knows no format with this suffix.
         OSError: the file cannot be written, or its format cannot hold these channels.
@@ -120,11 +121,15 @@ def levels_of(picture: Array) -> Array:
     Args:
         picture: values of any shape.
 
+    Raises:
+        InvalidArgument: the values are integers other than uint8, beyond 0 and 1.
+
     Example:
         levels_of(np.array([0.0, 0.5, 2.0]))  # 0, 128, 255
     """
     if picture.dtype == np.uint8:
         return picture
+    check_levels("picture", picture)
     return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)
 
 

@@ -131,6 +131,18 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
     return result
 
 
+def check_levels(name: str, array: npt.NDArray[Any]) -> None:
+    """Raises InvalidArgument for integers that are neither uint8 nor 0 and 1, since their largest level is unknown."""
+    if array.dtype.kind not in "iu" or array.dtype == np.uint8 or array.size == 0:
+        return
+    least, most = int(array.min()), int(array.max())
+    if least < 0 or most > 1:
+        text = f"expected levels of 0 to 255 as uint8, or floats of 0 to 1, got {array.dtype} of {least} to {most}"
+        raise InvalidArgument.of(
+            name, f"{text}; pass levels of 8 bits with .astype(np.uint8), divide others by the largest"
+        )
+
+
 def affine_array(name: str, value: Any) -> Float64:
     """Converts `value` to a read-only float64 matrix [4, 4] for column vectors, whose last row is 0 0 0 1."""
     matrix = float64_array(name, value, (4, 4))

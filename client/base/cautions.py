@@ -40,10 +40,18 @@ def warn_of_levels(name: str, colors: Array) -> None:
 
 
 def warn_of_bytes(name: str, colors: Array) -> None:
-    """Warns, like `warn_of`, about colours in uint8, since they are not divided by 255; ignores flags of 0 and 1."""
-    if colors.dtype == np.uint8 and colors.max(initial=0) > 1 and not _silent.get():
-        text = "expected colours with 1 for white, got uint8, whose values are used as they are"
+    """Warns, like `warn_of`, about colours in integers, since they are not divided by 255; ignores flags of 0 and 1."""
+    if colors.dtype.kind in "iu" and colors.max(initial=0) > 1 and not _silent.get():
+        text = f"expected colours with 1 for white, got {colors.dtype}, whose values are used as they are"
         warn_caller(f"{name}: {text}; divide levels by 255")
+
+
+def warn_of_flags(name: str, levels: Array) -> None:
+    """Warns, like `warn_of`, about a mask of levels 0 and 1, which mean weights of 0 and 1/255."""
+    if levels.max(initial=0) == 1 and not _silent.get():
+        warn_caller(
+            f"{name}: expected levels of 0 to 255, got uint8 of at most 1, a weight of 1/255; pass flags as bool"
+        )
 
 
 def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], size: tuple[int, int]) -> None:

@@ -147,7 +147,8 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
             "expected a mask that lets a part of the photograph through, got one that is black everywhere; take the "
             "photograph out of the data set, or the mask",
         )
-    return mask
+    # Programs that label pixels write flags of 0 and 1.
+    return mask * np.uint8(255) if mask.max() == 1 else mask
 
 
 def _of_alpha(pixels: Array, path: Path) -> Array:

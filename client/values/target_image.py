@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Array, Tensors, float32_array, to_numpy
-from lumigrad.client.base.cautions import warn_of_levels
+from lumigrad.client.base.arrays import Array, Tensors, check_levels, float32_array, to_numpy
+from lumigrad.client.base.cautions import warn_of_flags, warn_of_levels
 from lumigrad.client.errors import InvalidArgument
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class TargetImage(Tensors):
-    """The target image of one view. Arrays of uint8 stay uint8; all others become float32.
+    """The target image of one view. Arrays of uint8 stay uint8; floats and bools become float32.
 
     Attributes:
         color: [H, W, K] uint8, meaning value / 255, or float32, where 1 is white; None: colours are not compared.
@@ -44,6 +44,8 @@ class TargetImage(Tensors):
                 raise InvalidArgument.of(name, f"expected {first[0]} rows of {first[1]} pixels, got {list(size)}")
         if given["color"] is not None and given["color"].dtype != np.uint8:
             warn_of_levels("color", given["color"])
+        if given["mask"] is not None:
+            _check_weights(given["mask"])
         vars(self).update(given)
 
     @property
@@ -64,6 +66,7 @@ def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:
     if value is None:
         return None
     array = to_numpy(name, value)
+    check_levels(name, array)
     if array.dtype != np.uint8:
         return float32_array(name, array, shape)
     if array.ndim != len(shape) or 0 in array.shape:
@@ -72,3 +75,12 @@ def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:
     kept: Array = np.ascontiguousarray(array).view()
     kept.flags.writeable = False
     return kept
+
+
+def _check_weights(mask: Array) -> None:
+    """Raises InvalidArgument for weights outside 0 to 1; warns of flags as levels, whose weights would be tiny."""
+    if mask.dtype == np.uint8:
+        warn_of_flags("mask", mask)
+    elif not ((mask >= 0) & (mask <= 1)).all():
+        text = f"expected weights of 0 to 1, got {mask.min():g} to {mask.max():g}; pass levels of 0 to 255 as uint8"
+        raise InvalidArgument.of("mask", text)

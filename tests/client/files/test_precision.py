@@ -17,6 +17,7 @@ from lumigrad.client import (
     Client,
     Cuboid,
     Gaussians,
+    InvalidArgument,
     Mesh,
     Obstacle,
     PrecisionWarning,
@@ -26,6 +27,7 @@ from lumigrad.client import (
 )
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.formats import read_scene
+from lumigrad.client.pictures import write_image
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
 
@@ -244,7 +246,7 @@ PICTURE = GENERATOR.random((12, 16, 3)) ** 2
 
 
 @pytest.mark.parametrize("largest", [255, 65535])
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_levels_are_not_trained_with_as_colours_without_a_word(largest: int, kind: type) -> None:
     levels = (largest * PICTURE).astype(kind)
     with pytest.warns(UserWarning, match="^color: expected colours with 1 for white, .* as uint8, or divide") as told:
@@ -254,6 +256,35 @@ def test_levels_are_not_trained_with_as_colours_without_a_word(largest: int, kin
         Points(PLACES[:16], levels[0])
 
 
+@pytest.mark.parametrize(("largest", "kind"), [(255, np.int64), (255, np.uint16), (100, np.int8), (65535, np.uint16)])
+def test_integers_whose_largest_level_is_unknown_are_refused(tmp_path: Path, largest: int, kind: type) -> None:
+    levels = (largest * PICTURE).astype(kind)
+    got = f"got {levels.dtype} of {levels.min()} to {levels.max()}; pass levels of 8 bits with .astype(np.uint8), "
+    for name, take in (
+        ("color", lambda: TargetImage(levels)),
+        ("mask", lambda: TargetImage(mask=levels[..., 0])),
+        ("picture", lambda: write_image(tmp_path / "a.png", levels)),
+    ):
+        with pytest.raises(
+            InvalidArgument, match=f"^{name}: expected levels of 0 to 255 as uint8, .* got {levels.dtype}"
+        ):
+            take()
+    with pytest.raises(InvalidArgument) as refused:
+        TargetImage(levels)
+    assert got in str(refused.value)
+
+
+def test_masks_are_weights_of_0_to_1_or_levels_of_0_to_255() -> None:
+    flags = PICTURE[..., 0] > 0.3
+    for kind in (bool, np.int64, np.float32, np.uint16):
+        np.testing.assert_array_equal(TargetImage(mask=flags.astype(kind)).mask, flags)
+    for wrong in (255.0 * flags, flags - 2.0, np.where(flags, 1, np.nan)):
+        with pytest.raises(InvalidArgument, match=r"^mask: expected weights of 0 to 1, got .* as uint8"):
+            TargetImage(mask=wrong)
+    with pytest.warns(UserWarning, match=r"^mask: expected levels of 0 to 255, got uint8 of at most 1, .* as bool"):
+        TargetImage(mask=flags.astype(np.uint8))
+
+
 @pytest.mark.filterwarnings("error")
 def test_bright_lights_are_colours() -> None:
     for exposure in (0.1, 1.0, 1.5, 8.0):
@@ -261,6 +292,7 @@ def test_bright_lights_are_colours() -> None:
         picture[3, 4] = 5000
         TargetImage(picture)
     TargetImage((255 * PICTURE).astype(np.uint8), mask=np.ones((12, 16)))
+    TargetImage(mask=np.zeros((12, 16), np.uint8))
     TargetImage(depth=1000 * PICTURE[..., 0])
 
 
@@ -272,11 +304,11 @@ def test_levels_as_colours_are_told(tmp_path: Path) -> None:
         lambda colors: Gaussians(np.zeros((4, 3)), *rest, colors=colors[None]),
     ]
     for maker in makers:
-        with pytest.warns(
-            UserWarning, match="^colors: .* got uint8, whose values are used as they are; divide"
-        ) as told:
-            maker(levels)
-        assert told[0].filename == __file__
+        for kind in (np.uint8, np.int64):
+            said = f"^colors: .* got {np.dtype(kind)}, whose values are used as they are; divide"
+            with pytest.warns(UserWarning, match=said) as told:
+                maker(levels.astype(kind))
+            assert told[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             maker(levels / np.float32(255))

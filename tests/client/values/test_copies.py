@@ -229,7 +229,7 @@ def test_no_value_takes_the_callers_array() -> None:
         "faces": np.asarray(shape.faces, np.int32).copy(),
         "grid": np.ones((3, 3, 3), np.float32),
         "float": np.zeros((4, 5, 3), np.float32),
-        "mask": np.ones((4, 5), np.uint8),
+        "mask": np.full((4, 5), 255, np.uint8),
         "depth": np.ones((4, 5), np.float32),
         "pose": np.array([0.0, 0, 0, 1, 0, 0, 0]),
         "view": np.eye(4),

@@ -28,6 +28,11 @@ _READERS = {"obj": read_obj, "ply": read_ply}
 # its first facet within the last number of bytes.
 _STL_HEADER, _STL_TRIANGLE, _STL_TEXT = 84, 50, 1 << 12
 _STL_KEYWORD = re.compile(rb"\s+(?=(?:facet|outer|vertex|endloop|endfacet|endsolid|solid)\b)", re.IGNORECASE)
+# The name of a solid may have keywords in it. It ends with its line, or before the first facet or the next solid.
+_STL_NAME = re.compile(
+    rb"([sS][oO][lL][iI][dD])\b[^\n]{0,4096}?"
+    rb"(?=[ \t\r]*(?:\n|\Z)|(?i:\s+facet\s+normal(?:\s+\S+){3}\s+outer\b|\s+solid\b))"
+)
 _PRINTABLE = b"\t\n\r" + bytes(range(32, 127))
 _Part = tuple[Float64, npt.NDArray[np.int64]]
 
@@ -119,9 +124,11 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
 
 
 def _in_lines(content: bytes) -> bytes:
-    """Returns a text STL with a line for each keyword, as the parser needs it; other files as they are."""
-    is_text = content[:_STL_TEXT].lstrip()[:5].lower() == b"solid" and _stl_end(content)[1] != len(content)
-    vertices = len(re.findall(rb"vertex", content, re.IGNORECASE)) if is_text else 0
+    """Returns a text STL without names, with a line for each keyword, as the parser needs it; other files unchanged."""
+    if content[:_STL_TEXT].lstrip()[:5].lower() != b"solid" or _stl_end(content)[1] == len(content):
+        return content
+    content = _STL_NAME.sub(rb"\1", content)
+    vertices = len(re.findall(rb"vertex", content, re.IGNORECASE))
     return _STL_KEYWORD.sub(b"\n", content) if content.count(b"\n") < vertices else content
 
 

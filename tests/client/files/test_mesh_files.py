@@ -307,6 +307,21 @@ def test_triangles_behind_those_that_a_binary_stl_counts_are_not_left_out(tmp_pa
         Mesh.load(tmp_path / "more.stl")
 
 
+@pytest.mark.parametrize("separator", ["\n", "\r", " "])
+@pytest.mark.parametrize(
+    "name", ["", "facet normal", "my facet normal 0 0 1", "vertex 1", "endsolid", "solid of facets"]
+)
+def test_names_of_solids_in_text_may_be_keywords(tmp_path: Path, name: str, separator: str) -> None:
+    box = trimesh.exchange.stl.export_stl_ascii(trimesh.creation.box((1.0, 2.0, 3.0)))
+    solid = re.sub("solid.*", lambda found: f"{found[0].split()[0]} {name}", box)
+    (tmp_path / "part.stl").write_text(f"{solid}\n{solid}\n".replace("\n", separator))
+    (tmp_path / "plain.stl").write_text(f"{box}\n{box}\n")
+    found, expected = Mesh.load(tmp_path / "part.stl"), Mesh.load(tmp_path / "plain.stl")
+    assert len(expected) == 24
+    np.testing.assert_array_equal(found.vertices, expected.vertices)
+    np.testing.assert_array_equal(found.faces, expected.faces)
+
+
 @pytest.mark.parametrize("separator", ["\r", " ", "\t\t"])
 def test_text_stl_need_not_be_in_lines(tmp_path: Path, separator: str) -> None:
     """Lines end with a carriage return alone on old Macs, and some programs write one line."""

@@ -250,7 +250,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             that begins with "items[index]". `Frame.backward` renders the item again.
 
         Raises:
-            InvalidArgument: the items are malformed, or too many for one call.
+            InvalidArgument: an item is no such pair, an argument that all share is unknown, or there are too many items.
             LumigradError: the call failed as a whole, e.g. no worker answered in time.
 
         Example:

@@ -46,7 +46,7 @@ _OF_ITEMS = (InvalidArgument, ResourceExhausted, SceneNotFound, VersionMismatch)
 
 def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> list[RenderRequest | LumigradError]:
     """Returns the request of each item, or the error in its arguments; `arguments` are those that all items share."""
-    check_names(arguments, "")
+    check_names(arguments)
     # A mapping or a string is iterable, but its entries are not what the caller passed.
     advice = "pass a list of (scene, camera) pairs"
     instance("items", items, () if isinstance(items, str | Mapping) else (Iterable,), advice)
@@ -59,10 +59,10 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
             raise InvalidArgument.of(where, f"{expected}, got {type(item).__name__}")
         own: Any = item[2] if len(item) == 3 else {}
         instance(where, own, (Mapping,), "pass its arguments by name, e.g. {'near': 0.1}")
-        check_names(own, f"{where}.")
         # An item's own settings also replace the shared fields, which would otherwise change them.
         shared = arguments if own.get("settings") is None else {name: arguments[name] for name in shared_names}
         try:
+            check_names(own)
             requests.append(request_of(item[0], item[1], **{**shared, **own}))
         except InvalidArgument as error:
             requests.append(_named(error, index))
@@ -159,11 +159,11 @@ def _named(error: LumigradError, index: int) -> LumigradError:
     return error
 
 
-def check_names(arguments: Mapping[str, Any], where: str) -> None:
+def check_names(arguments: Mapping[str, Any]) -> None:
     """Raises InvalidArgument unless all names are arguments of `Client.render` that a batch takes."""
     for name in arguments:
         if name == "retain":
             text = "belongs to render: a batch keeps no forward state; backward of its frames renders the item again"
-            raise InvalidArgument.of(f"{where}{name}", text)
+            raise InvalidArgument.of(name, text)
         if name not in _ARGUMENTS:
-            raise InvalidArgument.of(f"{where}{name}", f"expected arguments of render, {', '.join(_ARGUMENTS)}")
+            raise InvalidArgument.of(str(name), f"expected arguments of render, {', '.join(_ARGUMENTS)}")

@@ -51,7 +51,7 @@ class RenderStream(Cancellable, Staying):
         at_end: Callable[[], None],
     ) -> None:
         """Creates a stream for `Client.stream`; `at_end` is called when it is closed."""
-        check_names(arguments, "")
+        check_names(arguments)
         limit = whole_number("in_flight", in_flight, 1, MOST_IN_FLIGHT)
         latest_only, retain = truth("latest_only", latest_only), truth("retain", retain)
         self.scene = scene

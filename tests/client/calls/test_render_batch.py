@@ -181,15 +181,19 @@ def test_what_is_wrong_with_an_item_is_its_result(worker_process: WorkerProcess,
         (gone, orbit(0)),
         (old, orbit(0)),
         (scene, orbit(0), {"image_format": "png", "outputs": ("depth",)}),
+        (scene, orbit(0), {"nea": 1.0}),
+        (scene, orbit(0), {"retain": True}),
+        (scene, orbit(0), {7: True}),
     ]
     results = client.render_batch(items)
-    kinds = [Frame, SceneNotFound, *[InvalidArgument] * 3, Frame, VersionMismatch, InvalidArgument]
+    kinds = [Frame, SceneNotFound, *[InvalidArgument] * 3, Frame, VersionMismatch, *[InvalidArgument] * 4]
     for index, (found, kind) in enumerate(zip(results, kinds, strict=True)):
         assert isinstance(found, kind), found
         if not isinstance(found, Frame):
             assert str(found).startswith(f"items[{index}]: ")
     assert [violation.field for violation in results[2].violations] == ["alpha_max"]
     assert [violation.field for violation in results[3].violations] == ["gamma"]
+    assert [result.violations[0].field for result in results[8:]] == ["nea", "retain", "7"]
     assert_same(results[5], client.render(gaussians(8), orbit(0)))
 
 
@@ -200,14 +204,12 @@ def test_items_that_are_none_are_refused(client: Client) -> None:
         ("items", "items"),
         ([scene], "items[0]"),
         ([(scene, orbit(0)), (scene, orbit(0), "near")], "items[1]"),
-        ([(scene, orbit(0), {"nea": 1.0})], "items[0].nea"),
-        ([(scene, orbit(0), {"retain": True})], "items[0].retain"),
         ([(scene, orbit(0))] * 257, "items"),
     ):
         with pytest.raises(InvalidArgument) as caught:
             client.render_batch(items)
         assert caught.value.violations[0].field == field
-    with pytest.raises(InvalidArgument, match="spread"):
+    with pytest.raises(InvalidArgument, match="^spread: expected arguments of render"):
         client.render_batch([(scene, orbit(0))], spread=True)
     assert client.render_batch([]) == ()
 

@@ -250,7 +250,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             that begins with "items[index]". `Frame.backward` renders the item again.
 
         Raises:
-            InvalidArgument: an item is no such pair, an argument that all share is unknown, or there are too many items.
+            InvalidArgument: an item is no such pair, a shared argument is unknown, or there are too many items.
             LumigradError: the call failed as a whole, e.g. no worker answered in time.
 
         Example:

@@ -92,7 +92,7 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub":
         shaped = f" of shape {shape_text(shape)}" if shape is not None else ""
-        got = f"dtype {array.dtype}" if array.ndim else type(value).__name__
+        got = f"dtype {array.dtype}" if array.ndim else type(array.item()).__name__
         raise InvalidArgument.of(name, f"expected numbers{shaped}, got {got}")
     if shape is not None:
         check_shape(name, array.shape, shape)

@@ -326,7 +326,7 @@ def _begin(
     check_memory(shots, begin, client.info().target_image_bytes)
     before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
     cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
-    calibrations = shared_calibrations(fitted, len(shots))
+    calibrations = shared_calibrations(fitted, len(shots)) if recipe.intrinsics or recipe.lenses else None
     try:
         options = recipe.trainer_options()
         return client.trainer(begin, cameras, images, calibrations=calibrations, **options), before

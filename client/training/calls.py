@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from os import PathLike, fspath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,7 @@ from lumigrad.client.training.options import (
     default_rates,
     extent_of,
     rates_message,
+    warn_of_large_rates,
     warn_of_room,
 )
 from lumigrad.client.training.stream import Restore, TrainingStream
@@ -151,6 +153,9 @@ def _target_image(value: Any) -> TargetImage | SceneHandle:
             text = f"expected handles of target images, got one of {kind_in_words(value.kind)}"
             raise InvalidArgument.of("target_images", text)
         return value
+    if isinstance(value, str | PathLike):
+        advice = "read the file, or pass a function that returns its pixels"
+        raise InvalidArgument.of("target_images", f"expected images, got the path {fspath(value)!r}; {advice}")
     return value if isinstance(value, TargetImage) else TargetImage(value)
 
 
@@ -203,7 +208,7 @@ class TrainingCalls(Cancellable):
                 called in other threads, and again if the worker has lost the image. None: `Trainer.batches` returns
                 the rendered images for the client's own loss.
             settings: settings of the renderings, as for `render`, without transforms.
-            loss: the loss between renderings and target images; None: 0.8 L1 + 0.2 (1 - SSIM).
+            loss: the loss between renderings and target images, which it needs; None: 0.8 L1 + 0.2 (1 - SSIM).
             total_steps: the number of steps over which the default rates of positions fall to a hundredth.
             rates: learning rates by parameter: for Gaussians "means", "quats", "scales" (logarithms), "opacities"
                 (logits) and "sh0", "sh_rest" or "colors"; for spheres "positions", "colors", "radii" (logarithms),
@@ -211,6 +216,7 @@ class TrainingCalls(Cancellable):
             refine_poses: learning rate of the poses of OpenCV cameras and sensors, in radians and scene units. Adam
                 moves a pose by about the rate in each step of its view, so choose the expected error divided by a
                 quarter of the number of steps per view: 1e-3 for an error of 0.05 and 200 steps. None: poses are fixed.
+                A rate above 0.1 causes a warning, as for all that is refined.
             refine_end_poses: learning rate of the poses at the end of rolling shutters; None: `refine_poses` moves both
                 ends together.
             refine_intrinsics: learning rate of focal lengths and principal points, in units of the focal length: 1e-4
@@ -218,7 +224,8 @@ class TrainingCalls(Cancellable):
             refine_lenses: learning rate of the coefficients of lenses and windshields of sensors, see docs/training.md.
                 A lens has the coefficients that it was made with: `radial=(0, 0)` are two. None: they are fixed.
             calibrations: for each camera a number; cameras with the same number share intrinsics and lens, and may
-                differ in image size. None: cameras with equal size, intrinsics and lens share them.
+                differ in image size; needs `refine_intrinsics` or `refine_lenses`. None: cameras with equal size,
+                intrinsics and lens share them.
             refine_exposures: learning rate of an affine transform of the colours of each view; None: there is none.
             density: density control, which adds and removes Gaussians; None: there is none.
             extent: the radius of the region around the cameras, scene units, for default rates and density control;
@@ -249,7 +256,12 @@ class TrainingCalls(Cancellable):
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
             check_is_sent("scene", scene)
-            _check_kinds(cameras, loss, density)
+            _check_kinds(cameras, loss, density, rates)
+            refined = _refined(
+                **{"poses": refine_poses, "end_poses": refine_end_poses, "exposures": refine_exposures},
+                **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
+            )
+            _check_uses(calibrations, {**(rates or {}), **refined}, loss, target_images)
             steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
@@ -267,10 +279,7 @@ class TrainingCalls(Cancellable):
                 raise InvalidArgument.of("extent", f"expected a radius above 0, scene units, got {radius:g}")
             tensors = _tensors_of(handle)
             chosen = dict(default_rates(handle.kind, tensors, radius, steps) if rates is None else rates)
-            chosen |= _refined(
-                **{"poses": refine_poses, "end_poses": refine_end_poses, "exposures": refine_exposures},
-                **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
-            )
+            chosen |= refined
             optimizer = training_pb2.Optimizer(
                 rates=rates_message(chosen),
                 beta1=number("betas[0]", betas[0]),
@@ -324,6 +333,8 @@ class TrainingCalls(Cancellable):
             trainer = client.resume_trainer(training_id, lease)
         """
         with self._workers.begin(timeout_s, f"{TRAINING_SERVICE}/Train", None, self._cancellation) as call:
+            instance("training_id", training_id, (str,), "pass `Trainer.training_id`")
+            instance("lease", lease, (str,), "pass `Trainer.lease`")
             start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
             known = None if target_images is None else TargetImages(target_images)
             error: LumigradError | None = None
@@ -389,12 +400,23 @@ class TrainingCalls(Cancellable):
         return stream
 
 
-def _check_kinds(cameras: Any, loss: Any, density: Any) -> None:
+def _check_kinds(cameras: Any, loss: Any, density: Any, rates: Any) -> None:
     """Raises InvalidArgument for arguments of other kinds, whose attributes would be missing later."""
     if isinstance(cameras, Camera):
         raise InvalidArgument.of("cameras", "expected a list with a camera for each view, got one camera")
     instance("loss", loss, (Loss, NoneType), "pass a Loss")
+    instance("rates", rates, (Mapping, NoneType), "pass rates by parameter, such as {'means': 1e-4}")
     instance("density", density, (AdaptiveDensity, Mcmc, NoneType), "pass AdaptiveDensity() or Mcmc()")
+
+
+def _check_uses(calibrations: Any, rates: Rates, loss: Loss | None, target_images: Any) -> None:
+    """Raises InvalidArgument for arguments that would change nothing."""
+    if calibrations is not None and not {"intrinsics", "lenses"}.intersection(rates):
+        text = "expected refine_intrinsics or refine_lenses with it, since cameras share only what is refined"
+        raise InvalidArgument.of("calibrations", f"{text}; pass one of them, or leave it out")
+    if loss is not None and target_images is None:
+        text = "expected target_images with it, since without them the client computes the loss"
+        raise InvalidArgument.of("loss", f"{text} of `Trainer.batches`; pass them, or leave it out")
 
 
 def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
@@ -402,7 +424,13 @@ def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
     for name, rate in rates.items():
         if isinstance(rate, bool):
             raise InvalidArgument.of(f"refine_{name}", f"expected a learning rate, such as 1e-4, or None, got {rate}")
-    return {name: rate for name, rate in rates.items() if rate is not None}
+    refined = {
+        name: rate if isinstance(rate, Rate) else number(f"refine_{name}", rate)
+        for name, rate in rates.items()
+        if rate is not None
+    }
+    warn_of_large_rates(refined)
+    return refined
 
 
 def _set_rendering(

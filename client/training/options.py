@@ -228,6 +228,21 @@ def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
     }
 
 
+# Parameters of cameras and exposures, and the largest rate at which they are refined without a warning.
+REFINED = ("poses", "end_poses", "intrinsics", "lenses", "exposures")
+_LARGEST_RATE = 0.1
+
+
+def warn_of_large_rates(rates: Rates) -> None:
+    """Warns about rates at which each step of Adam moves cameras or exposures by more than any error they may have."""
+    for name in REFINED:
+        rate = rates.get(name, 0.0)
+        largest = max(rate.initial, rate.final or 0.0) if isinstance(rate, Rate) else rate
+        if largest > _LARGEST_RATE:
+            text = f"expected a rate of at most {_LARGEST_RATE:g}, such as 1e-4, got {largest:g}"
+            warn_caller(f"refine_{name}: {text}; each step moves a value by about the rate")
+
+
 def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) -> dict[str, Rate | float]:
     """Returns the default rates: those of Kerbl et al. (2023) for Gaussians, and analogous ones for spheres.
 

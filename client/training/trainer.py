@@ -371,7 +371,7 @@ class Trainer(Staying):
         self._stream.close()
 
     def _finish(self) -> None:
-        self._recover()
+        self._recover(is_ending=True)
         self._stream.send(Request(training_pb2.TrainRequest(finish=training_pb2.Finish())))
         self._received("finished")
 
@@ -394,8 +394,14 @@ class Trainer(Staying):
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
 
-    def _recover(self) -> None:
-        """Continues after the worker has refused a request and thereby ended the stream."""
+    def _recover(self, *, is_ending: bool = False) -> None:
+        """Continues after the worker has refused a request and thereby ended the stream.
+
+        Raises LumigradError if the trainer is closed, unless it `is_ending`.
+        """
+        if self._has_ended and not is_ending:
+            text = "this trainer is closed; start another, or continue a training that was closed with finish=False by"
+            raise LumigradError(f"{text} `Client.resume_trainer`")
         if not self._stream.is_refused:
             return
         number = self._stream.drop_refused()

@@ -126,9 +126,13 @@ _STOPPING_SECONDS = 0.1
 _NO_MEMORY = "the worker has no memory for this call just now; try again later"
 _CONTEXT_LOST = "the forward state expired, was evicted or never existed on this worker; ask again"
 _LANE_LOST = "the call's lane of shared memory is not open here, or has no room; send the tensors with the stream"
-_TRAINING_HELD = "another client trains this scene; wait until it has finished, or train a copy"
+_TRAINING_HELD = (
+    "another client trains this scene, or did so less than a minute ago; wait, train a copy, or continue that training "
+    "with resume_trainer, for which the worker keeps it for --training-seconds"
+)
 _TRAINING_LOST = (
-    "the training ended, expired or never existed on this worker, and there is no snapshot of it; start again"
+    "the training ended, expired (--training-seconds) or never existed on this worker, and there is no snapshot of it; "
+    "start again"
 )
 _STOPPING = "the worker is stopping; try again, or another worker"
 _TOO_NEAR = (

@@ -209,7 +209,7 @@ def test_items_that_are_none_are_refused(client: Client) -> None:
         with pytest.raises(InvalidArgument) as caught:
             client.render_batch(items)
         assert caught.value.violations[0].field == field
-    with pytest.raises(InvalidArgument, match="^spread: expected arguments of render"):
+    with pytest.raises(InvalidArgument, match=r"^spread: expected arguments of render"):
         client.render_batch([(scene, orbit(0))], spread=True)
     assert client.render_batch([]) == ()
 

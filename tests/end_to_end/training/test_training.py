@@ -102,7 +102,9 @@ def test_two_clients_cannot_train_one_scene(client: Client) -> None:
     handle = client.put(lesson.scene)
     with client.trainer(handle, lesson.cameras, lesson.wrapped(client), rates={"means": 1e-4}) as trainer:
         trainer.step()
-        with pytest.raises(TrainingHeld):
+        with pytest.raises(
+            TrainingHeld, match=r"continue that training with resume_trainer, .* for --training-seconds"
+        ):
             client.trainer(handle, lesson.cameras, lesson.wrapped(client), rates={"means": 1e-4})
     client.trainer(handle, lesson.cameras, lesson.wrapped(client), rates={"means": 1e-4}).close()
 

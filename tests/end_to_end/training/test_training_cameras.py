@@ -255,6 +255,7 @@ def test_a_motion_moves_both_ends_unless_these_move_by_themselves(client: Client
 
 
 @pytest.mark.parametrize("is_sensor", [False, True])
+@pytest.mark.filterwarnings("ignore:refine_intrinsics")
 def test_intrinsics_that_no_number_can_hold_are_taken_back(client: Client, is_sensor: bool) -> None:
     models = [Camera.look_at(eye, (0, 0, 0)).model for eye in EYES]
     true, plain = (

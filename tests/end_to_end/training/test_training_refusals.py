@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from lumigrad.client import Camera, Client, InvalidArgument, LumigradError
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.training import Rate
+from lumigrad.client.training import Loss, Rate
 from lumigrad.client.training import trainer as trainers
 from lumigrad.client.training.trainer import Trainer
 from support.training.scenes import cameras, gaussian_lesson, sphere_lesson
@@ -248,12 +250,64 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
         ({"density": "mcmc"}, r"density: expected AdaptiveDensity, Mcmc or NoneType, got 'mcmc'; pass"),
         ({"loss": 0.8}, "loss: expected Loss or NoneType, got 0.8; pass a Loss"),
         ({"cameras": CAMERAS[0]}, "cameras: expected a list with a camera for each view, got one camera"),
+        ({"rates": 1e-3}, "rates: expected Mapping or NoneType, got 0.001; pass rates by parameter"),
+        ({"refine_lenses": "fast"}, "refine_lenses: expected a number, got 'fast'"),
+        (
+            {"calibrations": [0, 0]},
+            "calibrations: expected refine_intrinsics or refine_lenses with it, .* leave it out",
+        ),
+        ({"calibrations": [0, 0], "refine_poses": 1e-3}, "calibrations: expected refine_intrinsics or refine_lenses"),
+        (
+            {"target_images": ["a.png", "b.png"]},
+            "target_images: expected images, got the path 'a.png'; read the file, or",
+        ),
+        ({"target_images": [Path("a.png")] * 2}, "target_images: expected images, got the path 'a.png'"),
+        ({"target_images": [None, "b.png"]}, "color: expected at least one of color, mask and depth, got none"),
+        ({"target_images": None, "loss": Loss()}, "loss: expected target_images with it, .* or leave it out"),
     ],
 )
 def test_arguments_of_another_kind_are_named(client: Client, arguments: dict[str, Any], text: str) -> None:
     given = {"cameras": CAMERAS[:2], "target_images": IMAGES[:2], **arguments}
     with pytest.raises(InvalidArgument, match=text):
         client.trainer(LESSON.scene, **given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((7, "lease"), "training_id: expected str, got 7; pass `Trainer.training_id`"),
+        (("id", None), "lease: expected str, got None; pass `Trainer.lease`"),
+    ],
+)
+def test_what_names_no_training_is_not_resumed(client: Client, arguments: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        client.resume_trainer(*arguments)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_closed_trainer_says_so_and_how_to_go_on(is_finished: bool, client: Client) -> None:
+    trainer = client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], **OPTIONS)
+    trainer.close(finish=is_finished)
+    calls: list[Callable[[], Any]] = [
+        *(trainer.scene, trainer.publish, trainer.snapshot, trainer.views, trainer.step, trainer.cameras),
+        *(lambda: list(trainer.steps(1)), lambda: list(trainer.batches(1))),
+    ]
+    for call in calls:
+        with pytest.raises(LumigradError, match=r"^this trainer is closed; .*finish=False by `Client.resume_trainer`"):
+            call()
+    trainer.close()
+    if not is_finished:
+        client.resume_trainer(trainer.training_id, trainer.lease).close()
+
+
+@pytest.mark.parametrize("name", ["poses", "end_poses", "intrinsics", "lenses", "exposures"])
+@pytest.mark.parametrize("rate", [0.5, Rate(0.5, 1e-3, 100)])
+def test_rates_beyond_any_error_are_told(client: Client, name: str, rate: float | Rate) -> None:
+    # Neither cameras nor rates of these scenes are looked at before the warning.
+    said = rf"^refine_{name}: expected a rate of at most 0\.1, such as 1e-4, got 0\.5"
+    with pytest.warns(UserWarning, match=said) as told, suppress(InvalidArgument):
+        client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], **{f"refine_{name}": rate}).close()
+    assert told[0].filename == __file__
 
 
 def test_default_rates_are_those_of_a_scene_that_the_client_has_no_copy_of(client: Client) -> None:

@@ -48,7 +48,7 @@ def test_an_error_that_leaves_the_block_keeps_the_training(
         assert again.training_id == trainer.training_id
         assert again.step().number == 3
     # The block ended as it should.
-    with pytest.raises(TrainingLost):
+    with pytest.raises(TrainingLost, match=r"ended, expired \(--training-seconds\) or never existed"):
         client.resume_trainer(trainer.training_id, trainer.lease)
     assert caplog.text.count("resume_trainer") == 1
     with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:

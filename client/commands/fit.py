@@ -143,7 +143,6 @@ def _run(arguments: argparse.Namespace) -> int:
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)
-    _announce_replacement(arguments, folder)
     data = _Photographs.of(arguments, checkpoint)
     with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
@@ -178,6 +177,8 @@ def _started(
 ) -> tuple[Trainer, Checkpoint]:
     """Starts a training, whose checkpoint replaces the results of an earlier fit in the folder."""
     recipe, begin = _beginning(arguments, data.capture, data.background, data.offset)
+    # Here all options have been checked, and Ctrl-C still comes in time.
+    _announce_replacement(arguments, folder)
     trainer, before = _begin(client, recipe, begin, data.fitted, data.held_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -290,8 +291,6 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
     """Prints on standard error what a new fit will replace, if anything."""
-    if arguments.resume:
-        return
     scene: Path = arguments.output
     resumable = (folder / _CHECKPOINT).exists()
     replaced = [str(scene)] if scene.exists() else []

@@ -193,8 +193,9 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     assert report_of(scene)["steps"] > stopped["steps"]
     # A new fit says that it would replace this one. It fails before it begins, so it removes nothing.
     found = sorted(previews(scene))
-    anew = fit(capture, scene, "--images", "nowhere", target=running.target)
+    anew = fit(capture, scene, "--cap", str(1 << 31), target=running.target)
     assert anew.returncode == 2 and "; --resume continues that fit while the worker has it" in anew.stderr
+    assert "--cap: expected at most" in anew.stderr
     assert found and sorted(previews(scene)) == found
     # Whoever can read the file could take over the training.
     checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
@@ -234,6 +235,8 @@ def test_a_second_fit_replaces_the_results_of_the_first(capture: Path, tmp_path:
     first = fit(capture, scene, *options, "--steps", "6", "--every", "2", "--refine-poses", target=running.target)
     assert first.returncode == 0 and "replace" not in first.stderr, first.stderr
     assert len(previews(scene)) == 3
+    refused = fit(capture, scene, *options, "--begin", "sample:vase", "--kind", "spheres", target=running.target)
+    assert refused.returncode == 2 and "replace" not in refused.stderr, refused.stderr
     # The refined cameras are a data set, and not every file in the folder is of a fit.
     (folder / "preview_of_mine.jpg").touch()
     second = fit(folder, scene, *options, "--steps", "5", target=running.target)

@@ -16,6 +16,8 @@ EXTENT = 1.7
 _DISTANCE = 5.2
 _FOV_DEGREES = 40.0
 _TUBE_RADIUS = 0.26
+# The additive recurrence of the plastic number.
+_STEPS = 1 / 1.32471795724474602596 ** np.array([1, 2])
 _LIGHT = np.array([0.4, 0.8, 0.6]) / np.linalg.norm([0.4, 0.8, 0.6])
 
 
@@ -26,8 +28,8 @@ def knot(count: int = 30_000, radius: float = 0.035) -> Spheres:
         count: number of spheres.
         radius: radius of each sphere, scene units.
     """
-    generator = np.random.default_rng(0)
-    along, around = 2 * np.pi * generator.random((2, count))
+    # A sequence that spreads evenly over the square, where random places would leave gaps between the spheres.
+    along, around = 2 * np.pi * (np.outer(_STEPS, np.arange(count)) % 1)
     tangent = _curve(along + 1e-4) - _curve(along - 1e-4)
     side = _unit(np.cross(tangent, [0.0, 0.0, 1.0]))
     normal = np.cos(around)[:, None] * side + np.sin(around)[:, None] * _unit(np.cross(tangent, side))

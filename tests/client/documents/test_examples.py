@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import re
 import runpy
@@ -80,6 +81,17 @@ def test_git_ignores_what_the_readme_and_the_tutorials_write(tmp_path: Path):
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text(encoding="utf-8"), encoding="utf-8")
     ignored = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, capture_output=True, text=True)
     assert ignored.stdout.split() == names
+
+
+def test_the_demos_scene_has_no_cracks(monkeypatch: pytest.MonkeyPatch):
+    """A place of the surface that lies in no sphere is a hole: the demo's target image shows the inside there."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    knot = importlib.import_module("knot").knot
+    scene, dense = knot(), knot(60_000)
+    centers = torch.from_numpy(np.array(scene.positions))
+    places = torch.from_numpy(np.array(dense.positions[30_000::4]))
+    free = torch.cat([torch.cdist(part, centers).amin(dim=1) for part in places.split(500)])
+    assert len(free) == 7500 and float(free.max()) < 0.8 * scene.radii.min()
 
 
 @pytest.mark.slow

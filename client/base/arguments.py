@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, get_args
 
 from lumigrad.client.errors import InvalidArgument, shortened
@@ -68,6 +70,13 @@ def optional_name(name: str, value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and value):
         raise InvalidArgument.of(name, f"expected a name or None, got {_shown(value)}; pass a string")
     return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """Converts `value` to a path; an empty one is refused, since pathlib reads that as the current folder."""
+    if not isinstance(value, (str, PathLike)) or not fspath(value):
+        raise InvalidArgument.of(name, f"expected the path of a file, got {_shown(value)}")
+    return Path(value)
 
 
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:

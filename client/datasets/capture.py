@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arguments import file_path, one_of
 from lumigrad.client.base.arrays import Float64, float64_array
 from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
@@ -78,7 +78,7 @@ class Capture:
         Example:
             capture = Capture.load("captures/garden")
         """
-        path = Path(path)
+        path = file_path("path", path)
         folder = path if path.is_dir() else path.parent
         photographs = None if images is None else folder / images
         if not path.is_dir():
@@ -123,7 +123,7 @@ class Capture:
             Capture(tuple(View(f"view_{k}", camera) for k, camera in enumerate(cameras))).save("capture")
         """
         one_of("form", form, tuple(SAVERS), quote='"')
-        SAVERS[form](Path(folder), self.views, self.points, self.split)
+        SAVERS[form](file_path("folder", folder), self.views, self.points, self.split)
 
     def moved(self, translation: Any) -> Capture:
         """Returns the capture in a world that was moved, in float64: a translation is added to cameras and points.

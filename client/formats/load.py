@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.base.cautions import warn_of
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_compressed_ply
 from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
 from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply
@@ -16,7 +17,7 @@ from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import SRGB, StoredScene
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME, ZIP_MAGIC, read_sog, read_streamed_sog
-from lumigrad.client.formats.source import Source, malformed
+from lumigrad.client.formats.source import Source, malformed, shortened
 from lumigrad.client.formats.splat import read_splat
 from lumigrad.client.formats.spz import GZIP_MAGIC, MAGIC, read_spz
 from lumigrad.client.formats.usd import looks_like_usd, read_usd
@@ -139,7 +140,8 @@ def _read(path: Path, lod: int | None) -> StoredScene:
     if path.name == STREAM_NAME:
         return read_streamed_sog(path, lod or 0)
     if lod is not None:
-        raise malformed(path, f"expected a {STREAM_NAME} for lod={lod}; other files have one level of detail")
+        text = f"expected a {STREAM_NAME} with it, got {shortened(fspath(path))}, which has one level of detail"
+        raise InvalidArgument.of("lod", f"{text}; leave it out")
     start, suffix = _start_of(path), path.suffix.lower()
     if start.startswith(_PLY_MAGIC):
         return _read_ply(PlyHeader.read(path))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.arguments import number
+from lumigrad.client.base.arguments import file_path, number
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
@@ -50,7 +50,7 @@ def load_mesh(path: str | PathLike[str], scale: float = 1.0) -> Mesh:
     scale = number("scale", scale)
     if not 0.0 < scale < np.inf:
         raise InvalidArgument.of("scale", f"expected metres per unit of the file, > 0, got {scale}")
-    parts = _read(path)
+    parts = _read(file_path("path", path))
     if not parts:
         raise malformed(path, "expected triangles, got none; the file may be incomplete, or hold points or lines only")
     first = np.cumsum([0, *(len(vertices) for vertices, _ in parts[:-1])])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
@@ -74,6 +75,7 @@ class PlyHeader:
     @staticmethod
     def read(path: str | PathLike[str]) -> PlyHeader:
         """Reads a header; raises InvalidArgument if there is none, or if the file is too short for its content."""
+        path = file_path("path", path)
         with open(path, "rb") as file:
             start = file.read(_LONGEST_HEADER)
             size = file.seek(0, 2)
@@ -90,7 +92,7 @@ class PlyHeader:
                 + f"; there are {size - length:,}",
             )
         comments = tuple(line.partition(" ")[2] for line in lines if line.startswith("comment "))
-        return PlyHeader(Path(path), elements, comments, kind, length)
+        return PlyHeader(path, elements, comments, kind, length)
 
     @property
     def vertex_properties(self) -> set[str]:

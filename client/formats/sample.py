@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from pathlib import Path
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.errors import InvalidArgument
 
 _PREFIX = "sample:"
@@ -17,11 +18,10 @@ def located(path: str | PathLike[str]) -> Path:
     Raises:
         InvalidArgument: the path is empty, or there is no sample of this name.
     """
+    checked = file_path("path", path)
     name = fspath(path)
-    if not name:
-        raise InvalidArgument.of("path", "expected the path of a file, got ''")
     if not name.startswith(_PREFIX):
-        return Path(path)
+        return checked
     file = _FOLDER / f"{name[len(_PREFIX) :]}.spz"
     if file not in _FOLDER.glob("*.spz"):
         known = ", ".join(sorted(f"{_PREFIX}{sample.stem}" for sample in _FOLDER.glob("*.spz")))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
@@ -96,7 +97,7 @@ def read_obstacles(
     Raises:
         InvalidArgument: a damaged or unsupported file; names the entry.
     """
-    path = Path(path)
+    path = file_path("path", path)
     place = pose_array("pose", pose)
     if path.suffix.lower() not in YAML_SUFFIXES:
         return (Obstacle(Mesh.load(path, scale=scale), place, sign=sign),)

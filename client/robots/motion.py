@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
@@ -95,7 +95,7 @@ class Motion:
             radius: radius of points, metres.
             scale: metres per unit of numbers; robots are in metres.
         """
-        path = Path(path)
+        path = file_path("spheres", path)
         if path.suffix.lower() in NUMBER_SUFFIXES:
             for name, given in (("urdf", urdf), ("joints", joints)):
                 if given is not None:

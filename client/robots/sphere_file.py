@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.world_files import read_yaml
@@ -52,7 +53,7 @@ class SphereFile:
         """
         if isinstance(source, Mapping):
             return _of_values(source, None)
-        path = Path(source)
+        path = file_path("spheres", source)
         return _of_values(read_yaml("spheres", path), path)
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.extras import require
@@ -45,7 +46,7 @@ class Urdf:
         Raises:
             InvalidArgument: an invalid URDF; names the file and the element.
         """
-        path = Path(path)
+        path = file_path("urdf", path)
         robot = _parse(path)
         links = tuple(link.name for link in robot.links)
         joints = tuple(_joint(path, joint, frozenset(links)) for joint in robot.joints)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.formats.sog import STREAM_NAME, StreamIndex, read_sog
@@ -57,9 +58,9 @@ class PageFiles:
     @staticmethod
     def open(path: str | PathLike[str]) -> PageFiles:
         """Reads the index of a folder or lod-meta.json."""
-        path = Path(path)
-        path = path / STREAM_NAME if path.is_dir() else path
-        if path.name != STREAM_NAME:
+        path = file_path("path", path)
+        path = path / STREAM_NAME if (path / STREAM_NAME).is_file() else path
+        if path.name != STREAM_NAME and path.exists():
             raise malformed(path, f"expected a folder with a {STREAM_NAME}; `lumigrad convert --levels` writes one")
         index = StreamIndex(path)
         if not 1 <= index.levels <= _MOST_LEVELS:

@@ -9,6 +9,7 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 
+from lumigrad.client.base.arguments import instance
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.levels.coarsening import Page, levels_of
@@ -94,6 +95,7 @@ class GaussianLevels:
         """
         if not 1 <= page_rows <= PAGE_ROWS:
             raise InvalidArgument.of("page_rows", f"expected 1 to {PAGE_ROWS:,}, got {page_rows}")
+        instance("gaussians", gaussians, (Gaussians,), "read a file with Gaussians.load; open reads one with levels")
         scene = StoredScene.of(gaussians, "gaussians")
         if not len(scene):
             raise InvalidArgument.of("gaussians", "expected at least one Gaussian, got none")

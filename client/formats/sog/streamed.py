@@ -110,10 +110,9 @@ class StreamIndex:
 
     def slices(self, lod: int) -> Iterator[Slice]:
         """Yields the slice of each leaf of the tree that holds Gaussians."""
-        if lod < 0:
-            raise self.fail(f"expected a level of detail >= 0, got {lod}")
-        if lod >= self.levels:
-            raise self.fail(f"expected a lod below {self.levels}, the number of levels, got {lod}")
+        if not 0 <= lod < self.levels:
+            text = f"expected a level of detail from 0, the finest, to {self.levels - 1} in {self.path}, got {lod}"
+            raise InvalidArgument.of("lod", text)
         found = (self.slice_of(leaf, lod) for leaf in self.leaves())
         return (each for each in found if each[2])
 

@@ -80,7 +80,6 @@ def outside(values: dict[str, Any]) -> None:
 REFUSED = [
     (changed(version=2), 0, "expected version 1, got 2"),
     (changed(lodLevels="2"), 0, r"expected an integer from 0 to [0-9,]* in lodLevels, got '2'"),
-    (changed(), 2, "expected a lod below 2, the number of levels, got 2"),
     (changed(filenames=None), 0, "expected a list of paths in filenames"),
     (outside, 0, r"below this file's folder in filenames\[0\], got '\.\./other/meta\.json'"),
     (changed(environment="sky/none.json"), 0, "expected a file sky/none.json for environment; there is none"),
@@ -95,7 +94,6 @@ REFUSED = [
     (changed(tree=leaf(L0=(0, 0, -1))), 0, "expected an integer from 0 to [0-9,]* in count, got -1"),
     (changed(tree=leaf(L0=(0, 0, 10**12))), 0, "expected at most 512 bytes of content per byte"),
     (changed(tree=leaf(), environment=None), 0, "expected Gaussians of level 0, got none"),
-    (changed(tree=leaf(), environment=None), -1, "expected a level of detail >= 0, got -1"),
 ]
 
 
@@ -104,6 +102,14 @@ def test_what_does_not_fit_is_named(tmp_path, values, change, lod, said):
     part(3, 9, tmp_path.parent / f"{tmp_path.name}_other" / "x")
     change(values)
     with pytest.raises(InvalidArgument, match=r"^path: .*lod-meta\.json: .*" + said):
+        read_scene(write(tmp_path, values), lod=lod)
+
+
+@pytest.mark.parametrize("lod", [-1, 2])
+def test_a_level_that_no_scene_has_is_named(tmp_path, values, lod):
+    with pytest.raises(
+        InvalidArgument, match=rf"^lod: expected .* 0, the finest, to 1 in .*lod-meta\.json, got {lod}$"
+    ):
         read_scene(write(tmp_path, values), lod=lod)
 
 
@@ -128,5 +134,5 @@ def test_links_that_lead_outside_are_refused(tmp_path, values):
 
 
 def test_other_files_have_one_level(tmp_path, values):
-    with pytest.raises(InvalidArgument, match=r"expected a lod-meta\.json for lod=1; other files have one level"):
+    with pytest.raises(InvalidArgument, match=r"^lod: expected a lod-meta\.json with it, got .*, which has one level"):
         read_scene(tmp_path / "sky", lod=1)

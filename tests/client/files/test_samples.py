@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.client.datasets import Capture
+from lumigrad.client import Camera, Client, Gaussians, Mesh, Spheres, World
+from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.evaluation import psnr
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.robots.motion import Motion
+from lumigrad.client.robots.robot import Robot
+from lumigrad.client.robots.sphere_file import SphereFile
 from lumigrad.client.samples import still_life
 from lumigrad.client.samples.capture import views
 from lumigrad.client.samples.photographer import photograph
@@ -76,9 +82,21 @@ def test_other_samples_are_refused_with_the_names_of_those_that_exist():
     assert "expected one of the samples, sample:vase, got sample:flower" in done.stderr
 
 
-def test_an_empty_path_is_not_the_current_folder():
-    with pytest.raises(InvalidArgument, match=r"^path: expected the path of a file, got ''$"):
-        Gaussians.load("")
+READERS: list[Callable[[Any], Any]] = [
+    *(Gaussians.load, Spheres.load, Points.load, Mesh.load, World.load, Capture.load),
+    *(GaussianLevels.open, Motion.load, SphereFile.of),
+    lambda path: Robot.load(path, {}),
+    lambda path: Capture((View("v", Camera.look_at((0, 0, 3), (0, 0, 0))),)).save(path),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("path", ["", None, 7])
+def test_what_is_no_path_is_refused_and_not_the_current_folder(read: Callable[[Any], Any], path: Any):
+    with pytest.raises(
+        InvalidArgument, match=rf"^(path|urdf|spheres|folder): expected the path of a file, got {path!r}$"
+    ):
+        read(path)
 
 
 def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):

@@ -195,6 +195,16 @@ def test_files_of_other_programs_have_estimated_errors_and_generous_bounds(tmp_p
     assert levels.read(1, 1).sh_degree == 1
 
 
+def test_what_has_no_levels_is_refused_or_missing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^gaussians: expected Gaussians, got 'sample:vase'; read a file with"):
+        GaussianLevels.of("sample:vase")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"expected a folder with a lod-meta\.json; `lumigrad convert --levels`"):
+        GaussianLevels.open(tmp_path)
+    for absent in ("absent", "absent/lod-meta.json"):
+        with pytest.raises(FileNotFoundError, match=absent):
+            GaussianLevels.open(tmp_path / absent)
+
+
 @contextmanager
 def full_disk(limit: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -275,7 +285,7 @@ def test_the_command_writes_a_folder(tmp_path: Path, scene: Path) -> None:
     assert done.stdout == f"city: 4,000 Gaussians in 1 pages with 7 levels, {size:,} bytes\n"
     assert GaussianLevels.open(tmp_path / "city").sh_degree == 1
     done = lumigrad("convert", "scene.ply", "city", folder=tmp_path)
-    assert done.returncode == 2 and "--levels: expected it for a folder, or a name that ends in .ply" in done.stderr
+    assert done.returncode == 2 and "OUTPUT: expected a name that ends in .ply" in done.stderr
     done = lumigrad("convert", "city", "other", "--levels", "--lod", "2", folder=tmp_path)
     assert done.returncode == 2 and "--lod: levels are built from the finest" in done.stderr
 

@@ -50,7 +50,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     arguments, unknown = parser.parse_known_args(argv)
     chosen, entry = parsers[arguments.command], found[arguments.command]
     if unknown:
-        chosen.refuse_unknown(unknown)
+        chosen.refuse_unknown(unknown, argv)
     options |= chosen.options
     command = commands[arguments.command]
     assert command is not None

@@ -82,6 +82,8 @@ def _photographs(folder: Path) -> list[Path]:
     if folder.suffix.lower() in _VIDEOS:
         remedy = f"ffmpeg -i {folder} -vf fps=2 -qscale:v 2 frames/%04d.jpg"
         raise InvalidArgument.of("photographs", f"expected a folder of photographs, got a video; {remedy} makes some")
+    if not folder.exists():
+        raise InvalidArgument.of("photographs", f"expected a folder of photographs, got {folder}, which does not exist")
     if not folder.is_dir():
         raise InvalidArgument.of("photographs", f"expected a folder of photographs, got {folder}")
     files = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -56,7 +56,7 @@ def _as_file(arguments: argparse.Namespace) -> list[str]:
     if not str(arguments.output).lower().endswith(WRITABLE):
         names = ", ".join(WRITABLE)
         raise InvalidArgument.of(
-            "levels", f"expected it for a folder, or a name that ends in {names}, got {arguments.output}"
+            "OUTPUT", f"expected a name that ends in {names}, or --levels with a folder, got {arguments.output}"
         )
     stored = read_gaussians(arguments.scene, arguments.lod)
     if arguments.sh_degree is not None and arguments.sh_degree < stored.degree:

@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _described(path: Path, lod: int | None) -> dict[str, Any]:
     """Returns the content of a scene file; the box is that of the centres, in scene units."""
     if not path.exists():
-        raise InvalidArgument.of("FILE", f"no such file: {path}; name a worker with --target")
+        raise InvalidArgument.of("path", f"no such file: {path}; name a worker with --target")
     if lod is None and has_levels(path):
         count, corners, more = _levels_described(GaussianLevels.open(path))
     elif is_gaussian_scene(path):

@@ -62,8 +62,13 @@ def error_message(error: BaseException, options: Mapping[str, str]) -> str:
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:
-    """Returns the option for an argument, e.g. --sh-degree for "sh_degree", or None if there is none."""
+    """Returns the option for an argument, e.g. --sh-degree for "sh_degree", or None if there is none.
+
+    Errors of commands name positional arguments as their help does, e.g. OUTPUT.
+    """
     name = field.rpartition(".")[2]
+    if name.isupper():
+        return name
     return _VARIABLES.get(name) or options.get(_CALLED.get(name, name))
 
 

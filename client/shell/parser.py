@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
@@ -74,12 +75,18 @@ class Parser(argparse.ArgumentParser):
         """Prints two lines on standard error and exits with the code for wrong usage."""
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
 
-    def refuse_unknown(self, arguments: Sequence[str]) -> NoReturn:
-        """Exits with an error for unrecognised arguments."""
-        first = arguments[0]
+    def refuse_unknown(self, unknown: Sequence[str], arguments: Sequence[str]) -> NoReturn:
+        """Exits with an error for the unknown ones among the arguments."""
+        first = unknown[0]
         if first.startswith("-"):
             self.error(f"unknown option: {first}{meant(first.partition('=')[0], self.options.values())}")
-        self.error(f"unexpected argument: {first}")
+        before = next((one for one, after in pairwise(arguments) if after == first and one in self._flags), None)
+        self.error(f"unexpected argument: {first}" + (f"; {before} takes no value" if before else ""))
+
+    @property
+    def _flags(self) -> set[str]:
+        """The options without a value."""
+        return {flag for action in self._actions if action.nargs == 0 for flag in action.option_strings}
 
 
 def whole_number(text: str) -> int:
@@ -112,5 +119,7 @@ def _plain(message: str) -> str:
 
 def meant(text: str, known: Iterable[str]) -> str:
     """Returns e.g. "; did you mean --target?", or nothing if no known word is close."""
-    close = get_close_matches(text, list(known), 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    # The dashes that all options share do not make them alike.
+    bare = {each.lstrip("-"): each for each in known}
+    close = get_close_matches(text.lstrip("-"), list(bare), 1)
+    return f"; did you mean {bare[close[0]]}?" if close else ""

@@ -12,12 +12,14 @@ from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES, COUNT, SIZE, add_connection, connect, count, option, positive_number
 from lumigrad.client.commands.scene_file import load, scene_path
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
+_GAUSSIANS = 100_000
 _SIZES = ((512, 512), (1920, 1080))
 _DESCRIPTION = """\
 Measures a worker from this machine: round trips, pictures and their gradients, distances, and rates of transfers. Each
@@ -40,14 +42,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("measurements")
     help_text = "size of pictures; may be repeated (default: both 512x512 and 1920x1080)"
     option(what, "--size", help_text, action="append", **SIZE)
-    option(what, "--count", "Gaussians of the generated scene", 100_000, **COUNT)
+    option(what, "--count", f"Gaussians of the generated scene (default: {_GAUSSIANS:,})", **COUNT)
     option(what, "--payload-mib", "payload of the transfers", 16, type=count, metavar="MIB")
     option(what, "--seconds", "time for each line, with at least three calls", 0.5, type=positive_number)
     add_connection(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    scene = cloud(arguments.count) if arguments.scene is None else load(arguments.scene)
+    if arguments.scene is not None and arguments.count is not None:
+        raise InvalidArgument.of("count", f"belongs to a generated scene, got {arguments.scene}; leave one of them out")
+    scene = cloud(arguments.count or _GAUSSIANS) if arguments.scene is None else load(arguments.scene)
     # The generator is closed, which deletes its scenes, before the client is closed, even on an error.
     with connect(arguments) as client, closing(_lines(client, arguments, scene)) as lines:
         info = client.info()

@@ -140,6 +140,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.view:
         # A missing extra is reported before the photographs are read.
         require("viser", "viewer", "fit --view")
+    if arguments.logdir is not None:
+        require("tensorboardX", "fit", "metrics for TensorBoard")
+        if arguments.logdir.is_file():
+            raise InvalidArgument.of("logdir", f"expected a folder, got the file {arguments.logdir}")
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)

@@ -30,7 +30,7 @@ AXES = {
 def option(group: argparse._ActionsContainer, flag: str, help_text: str, default: Any = None, **settings: Any) -> None:
     """Declares an option. Its help ends with its default, if it has one."""
     if default is not None:
-        shown = default if isinstance(default, str) else f"{default:g}"
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
         help_text = f"{help_text} (default: {shown})".lstrip()
     group.add_argument(flag, help=help_text, default=default, **settings)
 

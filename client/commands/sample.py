@@ -21,6 +21,9 @@ from lumigrad.client.shell.stages import Stages
 _LEAST, _MOST = 3, 1000
 _SIZE = 480, 360
 _LARGEST_CITY = 10**10
+_PHOTOGRAPHS, _GAUSSIANS = 48, 1_000_000
+# The options of each kind of sample.
+_OPTIONS = {"capture": ("photographs", "size"), "city": ("count",)}
 _DESCRIPTION = """\
 Writes data to try commands with. A capture is for `lumigrad fit`: photographs of a vase with flowers on a table, their
 cameras and initial points, in nerfstudio's layout. The photographs are computed on this machine, without a worker,
@@ -37,28 +40,32 @@ examples:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    parser.add_argument(
-        "what", choices=("capture", "city"), help="posed photographs and points, or a city of Gaussians"
-    )
+    help_text = "capture: posed photographs and points; city: a city of Gaussians"
+    parser.add_argument("kind", metavar="KIND", choices=tuple(_OPTIONS), help=help_text)
     parser.add_argument("output", metavar="OUTPUT", type=path_of, help="folder of the capture, or .ply of the city")
     count = whole(f"a whole number from {_LEAST} to {_MOST}", _LEAST, _MOST)
-    option(parser, "--photographs", "number of photographs", 48, type=count, metavar="N")
+    option(parser, "--photographs", f"number of photographs (default: {_PHOTOGRAPHS})", type=count, metavar="N")
     option(parser, "--size", "size of the photographs (default: 480x360)", **SIZE)
     count = whole(f"a whole number from 1 to {_LARGEST_CITY}", 1, _LARGEST_CITY)
-    option(parser, "--count", "number of Gaussians of the city", 1_000_000, type=count, metavar="N")
+    option(parser, "--count", f"number of Gaussians of the city (default: {_GAUSSIANS:,})", type=count, metavar="N")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return _city(arguments) if arguments.what == "city" else _capture(arguments)
+    for kind, names in _OPTIONS.items():
+        for name in names:
+            if kind != arguments.kind and getattr(arguments, name) is not None:
+                raise InvalidArgument.of(name, f"belongs to a {kind}, but a {arguments.kind} is made; leave it out")
+    return _city(arguments) if arguments.kind == "city" else _capture(arguments)
 
 
 def _city(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix.lower() != ".ply":
-        raise InvalidArgument.of("path", f"{arguments.output}: expected a name that ends in .ply for a city")
+        raise InvalidArgument.of("OUTPUT", f"expected a name that ends in .ply for a city, got {arguments.output}")
+    count = arguments.count or _GAUSSIANS
     with naming(arguments.output), Stages() as stages:
-        for done in write_city(arguments.output, arguments.count):
-            stages.show("writing", done, arguments.count)
-    print(f"{arguments.output}: {arguments.count:,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+        for done in write_city(arguments.output, count):
+            stages.show("writing", done, count)
+    print(f"{arguments.output}: {count:,} Gaussians, {arguments.output.stat().st_size:,} bytes")
     print(f"next: lumigrad convert {arguments.output} {arguments.output.with_suffix('')}/ --levels")
     return 0
 
@@ -69,7 +76,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     if arguments.output.is_dir() and any(arguments.output.iterdir()):
         print(f"lumigrad: {arguments.output} is not empty: replaces what has the same name in it", file=sys.stderr)
     width, height = arguments.size or _SIZE
-    planned = views(arguments.photographs, width, height)
+    planned = views(arguments.photographs or _PHOTOGRAPHS, width, height)
 
     def job(index: int) -> Exposure:
         return photograph(planned[index].camera)

@@ -33,7 +33,7 @@ DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
 # Arguments of the client whose options have different names.
 _CALLED = {
     **{"tls": "tls_ca", "timeout_s": "timeout", "fov_degrees": "fov"},
-    **{"cameras": "size", "width": "size", "height": "size"},
+    **{"cameras": "size", "width": "size", "height": "size", "mcmc": "cap", "adaptive": "cap"},
 }
 # Arguments that come from the environment. Tokens from files are checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}

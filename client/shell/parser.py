@@ -80,8 +80,9 @@ class Parser(argparse.ArgumentParser):
         first = unknown[0]
         if first.startswith("-"):
             self.error(f"unknown option: {first}{meant(first.partition('=')[0], self.options.values())}")
-        before = next((one for one, after in pairwise(arguments) if after == first and one in self._flags), None)
-        self.error(f"unexpected argument: {first}" + (f"; {before} takes no value" if before else ""))
+        before = next((one for one, after in pairwise(arguments) if after == first and one.startswith("--")), None)
+        flag = next((flag for flag in sorted(self._flags) if before and flag.startswith(before)), None)
+        self.error(f"unexpected argument: {first}" + (f"; {flag} takes no value" if flag else ""))
 
     @property
     def _flags(self) -> set[str]:
@@ -121,5 +122,5 @@ def meant(text: str, known: Iterable[str]) -> str:
     """Returns e.g. "; did you mean --target?", or nothing if no known word is close."""
     # The dashes that all options share do not make them alike.
     bare = {each.lstrip("-"): each for each in known}
-    close = get_close_matches(text.lstrip("-"), list(bare), 1)
+    close = get_close_matches(text.lstrip("-"), [each for each in bare if not each.isdecimal()], 1)
     return f"; did you mean {bare[close[0]]}?" if close else ""

@@ -187,7 +187,9 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
     try:
         return SpoolWriter(Spool(config.spool, space, files, metrics, config.training_seconds))
     except OSError as error:
-        text = f"--spool: cannot use {config.spool}: {error.strerror}"
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "expected a folder, got a file" if is_file else error.strerror
+        text = f"--spool: cannot use {config.spool}: {why}"
         if not history.restarts:
             raise ConfigError(text) from None
         # A restarted worker without a spool is better than none.

@@ -23,6 +23,7 @@ def test_help_has_examples_and_fits(command: str, monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stderr
     assert "\nexamples:\n" in done.stdout
     assert not [line for line in done.stdout.splitlines() if len(line) > 100]
+    assert "e+0" not in done.stdout
     before, _, after = done.stdout.partition("\nexamples:\n")
     examples, _, rest = after.partition("\n\n")
     for line in examples.splitlines():

@@ -41,4 +41,4 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     size = (tmp_path / "city.ply").stat().st_size
     assert done.stdout.splitlines()[0] == f"city.ply: 1,000 Gaussians, {size:,} bytes"
     done = lumigrad("sample", "city", "city", folder=tmp_path)
-    assert done.returncode == 1 and "expected a name that ends in .ply for a city" in done.stderr
+    assert done.returncode == 2 and "expected a name that ends in .ply for a city" in done.stderr

@@ -123,7 +123,7 @@ def test_a_spool_that_cannot_be_used_is_an_error_at_once(tmp_path: Path) -> None
     used, file = tmp_path / "spool", tmp_path / "file"
     file.touch()
     with spooling(used, supervised=False):
-        for place, why in ((used, "another worker uses it"), (file, "File exists")):
+        for place, why in ((used, "another worker uses it"), (file, "expected a folder, got a file")):
             done = serve("--spool", str(place), "--no-supervisor")
             assert done.returncode == 2, done.stderr
             assert f"--spool: cannot use {place}/0: {why}" in done.stderr

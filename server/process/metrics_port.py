@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_serve
 
 from lumigrad.kernels.device import describe
 from lumigrad.server.core import logs
-from lumigrad.server.core.config import MIB, Config, ConfigError, FileVersion, file_version
+from lumigrad.server.core.config import MIB, Config, FileVersion, file_version
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.ports import unusable
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.engines.runner import Machine
 from lumigrad.server.rpc.handler import CallHandler
@@ -107,7 +108,7 @@ class MetricsPort:
     """Serves the metrics over HTTP."""
 
     def __init__(self, config: Config, registry: CollectorRegistry, is_serving: Callable[[], bool]) -> None:
-        """Listen; raises ConfigError if the port is in use. The files of --tls-cert have been checked already."""
+        """Listen; raises ConfigError if that is impossible. The files of --tls-cert have been checked already."""
         self._config, self._is_serving = config, is_serving
         self._metrics = make_wsgi_app(registry)
         self._versions = self._file_versions()
@@ -119,9 +120,8 @@ class MetricsPort:
         host, port = config.metrics_address, config.metrics_port
         try:
             self._server, _ = start_http_server(port, host, registry, **tls)
-        except OSError:
-            what = f"--metrics-port: cannot listen on {host}:{port}; is another process using it?"
-            raise ConfigError(f"{what} --metrics-port 0 takes a free one") from None
+        except OSError as error:
+            raise unusable("--metrics-port", host, port, error) from None
         self._server.set_app(self._answer)
         self._server.RequestHandlerClass.timeout = _SILENT_SECONDS  # type: ignore[attr-defined]
         self.port = int(self._server.server_port)

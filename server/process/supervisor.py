@@ -18,6 +18,7 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError, PreferredPort
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
 from lumigrad.server.core.link import signal_pipe
+from lumigrad.server.core.ports import reserved
 from lumigrad.server.process.child import WorkerProcess
 from lumigrad.server.process.fork_server import COMMAND, ForkServer, name_process
 from lumigrad.server.process.slot import Crashes, Slot
@@ -47,25 +48,6 @@ def _cuda_count() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
-
-
-def _reserved(option: str, host: str, port: int) -> socket.socket:
-    """Bind a port, 0 for a free one, without listening; raises ConfigError, which names `option`, if it is in use.
-
-    Workers can bind it one after the other, and the system gives it to no other process.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError:
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        what = f"{option}: cannot listen on {where}; is another process using it?"
-        raise ConfigError(f"{what} {option} 0 takes a free one") from None
-    return bound
 
 
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -153,7 +135,7 @@ class Supervisor:
     def _reserve(self, option: str, host: str, first: int, index: int) -> int:
         if first and first + index >= 1 << 16:
             raise ConfigError(f"{option}: expected room for one port per device below 65536, got {first}")
-        self._ports.append(_reserved(option, host, first and first + index))
+        self._ports.append(reserved(option, host, first and first + index))
         return int(self._ports[-1].getsockname()[1])
 
     def _wait(self) -> signal.Signals | None:

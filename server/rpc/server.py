@@ -16,6 +16,7 @@ import grpc
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.ports import reserved
 from lumigrad.server.rpc.certificates import Certificates
 from lumigrad.server.rpc.health import MOST_HEALTH_CALLS
 
@@ -163,13 +164,14 @@ def make_server(threads: CallThreads, handlers: Sequence[grpc.GenericRpcHandler]
 def bind(server: grpc.Server, config: Config) -> int:
     """Listen on the configured address, with TLS if configured; returns the port.
 
-    Raises ConfigError if the port is in use.
+    Raises ConfigError if the port is in use, or the address is none of this machine.
     """
     address = f"{config.url_host}:{config.port}"
     try:
         if config.tls_cert:
             return int(server.add_secure_port(address, Certificates(config).credentials()))
         return int(server.add_insecure_port(address))
-    except RuntimeError:
-        what = f"--port: cannot listen on {address}; is another process using it? --port 0 takes a free one"
-        raise ConfigError(what) from None
+    except RuntimeError as error:
+        # gRPC does not tell the reason, and binding the address again does.
+        reserved("--port", config.host, config.port).close()
+        raise ConfigError(f"--port: cannot listen on {address}") from error

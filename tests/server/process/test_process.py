@@ -75,6 +75,10 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
     [
         (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines"),
         (["--host", "::"], "set --insecure if the network is trusted"),
+        (["--insecure", "--host", "203.0.113.1"], "--host: expected a name or an address of this machine"),
+        (["--insecure", "--host", "[::1]"], "such as 127.0.0.1 or ::1, got '[::1]' ("),
+        (["--insecure", "--host", "203.0.113.1", "--no-supervisor"], "got '203.0.113.1' (Cannot assign requested"),
+        (["--metrics-host", "203.0.113.1"], "--metrics-host: expected a name or an address of this machine"),
         (["--device", "cuda:99"], "--device 'cuda:99': "),
         (["--device", "tpu"], "--device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
         (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),

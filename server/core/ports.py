@@ -1,0 +1,39 @@
+"""Reserves the ports that workers listen on, and says why an address cannot be used."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from lumigrad.server.core.config import ConfigError
+
+
+def reserved(option: str, host: str, port: int) -> socket.socket:
+    """Bind a port, 0 for a free one, without listening; raises ConfigError if it is in use or cannot be bound.
+
+    Workers can bind it one after the other, and the system gives it to no other process.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise unusable(option, host, port, error) from None
+    return bound
+
+
+def unusable(option: str, host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
+    """Return the error of an address on which nothing can listen; `option` is that of its port."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror) else None
+    if number == errno.EADDRINUSE:
+        what = f"{option}: cannot listen on {where}; is another process using it?"
+        return ConfigError(f"{what} {option} 0 takes a free one")
+    why = (error.strerror if isinstance(error, OSError) else None) or error
+    if number in (errno.EACCES, errno.EPERM):
+        return ConfigError(f"{option}: cannot listen on {where}: {why}")
+    expected = "expected a name or an address of this machine, such as 127.0.0.1 or ::1"
+    return ConfigError(f"{option.replace('port', 'host')}: {expected}, got {host!r} ({why})")

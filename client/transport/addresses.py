@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
@@ -64,7 +65,10 @@ _WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
 # Schemes of gRPC targets that need not be "host:port".
 _OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:/\[\]]+)(?::(?P<port>\d{1,5}))?")
-_LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
+_SOCKETS = ("unix:", "unix-abstract:")
+# Variables that name a proxy, and those that list hosts without one, in the order in which gRPC reads them.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_UNPROXIED = ("no_grpc_proxy", "no_proxy")
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,41 @@ def split_target(target: str) -> tuple[str, int | None]:
 
 def is_loopback(target: str) -> bool:
     """Whether an address is this machine's loopback address or name."""
-    return target.startswith(_LOOPBACK)
+    host = host_of(target)
+    if target.startswith(_SOCKETS) or host.lower() == "localhost":
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # The unspecified address, on which a worker may listen, also leads to this machine.
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.is_loopback or ip.is_unspecified
+
+
+def proxy_of(address: Address) -> str | None:
+    """Returns the variable of the environment whose HTTP proxy a worker is reached through, or None without a proxy."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), None)
+    if name is None or is_loopback(address.target) or address.target.startswith("vsock:"):
+        return None
+    listed = next(filter(None, map(os.environ.get, _UNPROXIED)), "")
+    hosts = (host_of(address.target), address.server_name or "")
+    return None if any(_covers(entry.strip(), host) for entry in listed.split(",") for host in hosts) else name
+
+
+def host_of(target: str) -> str:
+    """Returns the name or address of a target."""
+    scheme = next((scheme for scheme in _NUMERIC if target.startswith(scheme)), "")
+    return split_target(target.removeprefix(scheme))[0]
+
+
+def _covers(entry: str, host: str) -> bool:
+    """Whether an entry of no_proxy covers a host: "*", a network, an address, or a name with all names below it."""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        name = entry.lower().removeprefix("*").removeprefix(".")
+        return entry == "*" or (bool(name) and (host.lower() == name or host.lower().endswith(f".{name}")))
 
 
 def resolve_name(host: str, port: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import grpc.experimental
 
 from lumigrad.client.base.arguments import one_of, seconds
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.transport.addresses import TLS_TOO, Address, is_loopback
+from lumigrad.client.transport.addresses import TLS_TOO, Address, proxy_of
 from lumigrad.client.transport.lanes import LaneMode
 
 TOKEN_VARIABLE = "LUMIGRAD_TOKEN"
@@ -36,8 +36,8 @@ _OPTIONS = (
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
-# Connections to this machine bypass the HTTP proxy that the environment names.
-_LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
+# Connections to this machine, and those that no_proxy excludes, bypass the HTTP proxy that the environment names.
+_DIRECT_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
 
 File = str | PathLike[str]
 Tls = bool | File
@@ -141,7 +141,7 @@ def open_channel(
 
     A connection without received data for `keepalive_s` is probed while calls wait for it.
     """
-    options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
+    options: tuple[tuple[str, Any], ...] = _OPTIONS if proxy_of(address) else _DIRECT_OPTIONS
     options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
     if address.server_name is not None:
         # The client has resolved the name itself, but the certificate is for the name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -36,6 +36,9 @@ from lumigrad.client.transport.addresses import (
     TARGET,
     TLS,
     TOKEN,
+    Address,
+    host_of,
+    proxy_of,
     split_target,
 )
 from lumigrad.protos import details
@@ -50,9 +53,14 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": _OTHER_NAME,
     "Peer name": _OTHER_NAME,
 }
-# Substrings of messages for a server that accepts a connection and then rejects its first bytes.
-_HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
-# The time-out for connecting to a port of this machine.
+# Substrings of messages for a server that accepts a connection and then rejects its first bytes, or never answers them.
+_HUNG_UP = ("Socket closed", "onnection reset")
+_SILENT = ("connection attempt timed out before receiving SETTINGS", "Endpoint closing")
+# The first bytes of a connection of HTTP/2: the preface and an empty SETTINGS frame.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+# The first byte of an alert of TLS.
+_TLS_ALERT = b"\x15"
+# The time-out for connecting to a port of this machine, and for its first byte.
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
 # Metadata that workers send with the status of every call, and in advance of slow replies.
@@ -170,24 +178,53 @@ def _unavailable(text: str, metadata: _Metadata, target: str) -> LumigradError:
     for sign, advice in _HANDSHAKES.items():
         if sign in text:
             return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
-    if "failed to connect" in text and (any(sign in text for sign in _HUNG_UP) or _is_masked(text, target)):
+    proxy = proxy_of(Address(target))
+    # gRPC names the address that it connected to, which is the proxy's.
+    if proxy is not None and "failed to connect" in text and target not in text:
+        return Unavailable(
+            f"no connection to the worker at {target} through the proxy of {proxy} ({text}); "
+            f"add {host_of(target)} to no_proxy to reach it without the proxy"
+        )
+    reaction = _reaction(text, target) if "failed to connect" in text else None
+    if reaction == "hung up":
         return Unavailable(
             f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, {TLS}; "
             f"if for a client's certificate, {CERTIFICATE}"
         )
+    if reaction == "silent":
+        return Unavailable(
+            f"the worker at {target} accepts connections but does not answer ({text}): it is stopped or too busy, "
+            f"or something else has this port"
+        )
     return Unavailable(f"no worker at {target} ({text}); start one with `lumigrad serve`, or {TARGET}")
 
 
-def _is_masked(text: str, target: str) -> bool:
-    """Whether another address of localhost accepts connections, although gRPC's error names one that refused."""
+_Reaction = Literal["hung up", "silent"]
+
+
+def _reaction(text: str, target: str) -> _Reaction | None:
+    """Returns how the server at the other end reacted to a connection; None if there was none."""
+    if any(sign in text for sign in _HUNG_UP):
+        return "hung up"
+    if any(sign in text for sign in _SILENT):
+        return "silent"
+    # Another address of localhost may accept connections, although gRPC's error names one that refused.
     host, port = split_target(target)
-    if host != "localhost" or port is None or "refused" not in text:
-        return False
+    return _probed(port) if host == "localhost" and port is not None and "refused" in text else None
+
+
+def _probed(port: int) -> _Reaction | None:
+    """Connects to a port of this machine, and returns the reaction to a connection without TLS."""
     try:
-        socket.create_connection((host, port), _PROBE_S).close()
-    except OSError:
-        return False
-    return True
+        with socket.create_connection(("localhost", port), _PROBE_S) as probe:
+            probe.sendall(_PREFACE)
+            first = probe.recv(1)
+    except TimeoutError:
+        return "silent"
+    except OSError as error:
+        return "hung up" if isinstance(error, ConnectionResetError) else None
+    # A worker with TLS sends an alert, or nothing; one without TLS answers, so it has come back meanwhile.
+    return "hung up" if first in (b"", _TLS_ALERT) else None
 
 
 _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str], LumigradError]] = {

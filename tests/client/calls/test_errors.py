@@ -20,6 +20,7 @@ import pytest
 
 import lumigrad.client as lumigrad
 from lumigrad.client import Client, Violation
+from lumigrad.client.transport.addresses import Address, proxy_of
 from lumigrad.client.transport.call import Call
 from lumigrad.protos import details
 from lumigrad.protos.service import WORKER_SERVICE
@@ -381,12 +382,68 @@ def test_tls_trusts_the_authorities_of_the_file(tmp_path):
         server.stop(None).wait()
 
 
-def test_a_web_proxy_does_not_come_between_a_client_and_this_machine(scripted):
-    target = scripted[1]
-    script = f"from lumigrad.client import Client; print(Client({target!r}, retry_s=0, timeout_s=10).info().target)"
-    environment = {**os.environ, "http_proxy": "http://127.0.0.1:1", "grpc_proxy": "http://127.0.0.1:1", "no_proxy": ""}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert done.stdout == f"{target}\n", done.stderr
+def proxied(target: str, **variables: str) -> str:
+    """The target that a worker tells of, or the error, with these variables in the environment."""
+    script = (
+        f"from lumigrad.client import Client, Unavailable\n"
+        f"try: print(Client({target!r}, retry_s=0, timeout_s=30).info().target)\n"
+        f"except Unavailable as error: print(error)"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**kept, **variables})
+    return done.stdout.rstrip("\n")
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ipv4:127.0.0.1:{}", "LocalHost:{}", "0.0.0.0:{}"])
+def test_a_web_proxy_does_not_come_between_a_client_and_this_machine(scripted, form):
+    target = form.format(scripted[1].rpartition(":")[2])
+    dead = "http://127.0.0.1:1"
+    assert proxied(target, http_proxy=dead, grpc_proxy=dead, no_proxy="") == target
+
+
+def test_a_web_proxy_that_does_not_reach_the_worker_is_named(scripted):
+    """The scripted worker takes the place of a proxy that understands nothing."""
+    target = "worker.example:50051"
+    for variable, proxy in (("http_proxy", "127.0.0.1:1"), ("https_proxy", scripted[1])):
+        said = proxied(target, **{variable: f"http://{proxy}"})
+        assert said.startswith(f"no connection to the worker at {target} through the proxy of {variable} (failed to ")
+        assert said.endswith("; add worker.example to no_proxy to reach it without the proxy")
+
+
+def test_hosts_without_a_proxy_are_names_addresses_and_networks(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    for name in ("grpc_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for listed, target, direct in (
+        ("", "10.1.2.3:5", False),
+        ("10.0.0.0/8", "10.1.2.3:5", True),
+        ("10.0.0.0/8", "ipv4:10.1.2.3:5", True),
+        ("fd00::/8", "[fd00::7]:5", True),
+        ("10.0.0.0/8", "[fd00::7]:5", False),
+        ("corp", "gpu.CORP:5", True),
+        ("a.b, *.example", "worker.example:5", True),
+        ("*", "worker.example:5", True),
+        ("corp", "gpu.notcorp:5", False),
+        ("", "unix:/run/worker", True),
+        ("", "vsock:2:50051", True),
+    ):
+        monkeypatch.setenv("no_proxy", listed)
+        assert (proxy_of(Address(target)) is None) == direct, (listed, target)
+    # The client looks these names up itself, and gRPC sees only addresses.
+    monkeypatch.setenv("no_proxy", "corp")
+    assert proxy_of(Address("10.1.2.3:5", "gpu.corp")) is None and proxy_of(Address("10.1.2.3:5")) == "https_proxy"
+
+
+def test_a_worker_that_does_not_answer_is_not_said_to_want_tls():
+    """A worker that is stopped, whose connections the system accepts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for host in ("127.0.0.1", "localhost"):
+            with (
+                Client(f"{host}:{port}", retry_s=0, timeout_s=60) as client,
+                pytest.raises(lumigrad.Unavailable, match=f"{host}:{port} accepts connections but does not answer"),
+            ):
+                client.info()
 
 
 def test_a_closed_client_says_so(scripted):

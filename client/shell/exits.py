@@ -37,6 +37,8 @@ _CALLED = {
 }
 # Arguments that come from the environment. Tokens from files are checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
+# Python's message if the system starts no thread, for lack of memory or because of a limit.
+_NO_THREAD = "can't start new thread"
 # The argument that messages do not name, because they name the file itself.
 _FILE = "path"
 
@@ -56,6 +58,8 @@ def error_message(error: BaseException, options: Mapping[str, str]) -> str:
         text = str(error)
     elif isinstance(error, MemoryError):
         text = "not enough memory on this machine"
+    elif isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        text = "the system refuses another thread: see its limits of processes and memory, or the container's"
     else:
         text = f"{type(error).__name__}: {error}; this is a fault of lumigrad: set {DEBUG_VARIABLE}=1 to see where"
     return shortened(" ".join(at_the_shell(text).split()))

@@ -13,6 +13,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,6 +164,17 @@ def test_every_exit_status_has_a_line():
 def test_a_full_worker_has_a_status_of_its_own():
     assert exits.exit_code(ResourceExhausted("full")) == exits.BUSY
     assert exits.exit_code(LumigradError("odd")) == exits.exit_code(Cancelled("by the worker")) == exits.FAILED
+
+
+def test_a_limit_of_threads_is_no_fault_of_lumigrad():
+    # No machine has the memory for such a stack.
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError) as refused:
+            threading.Thread(target=int).start()
+    finally:
+        threading.stack_size(before)
+    assert "refuses another thread: see its limits of processes" in exits.error_message(refused.value, {})
 
 
 def test_an_argument_is_wrong_usage_only_where_it_is_an_option():

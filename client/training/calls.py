@@ -12,6 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, number, whole_number
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingLost, Unavailable
 from lumigrad.client.rendering.request import RenderRequest, settings_kind
 from lumigrad.client.settings.fields import RenderFields
@@ -238,8 +239,8 @@ class TrainingCalls(Cancellable):
             sh_degree_every: begin with spherical harmonics of degree 0, and add a degree after every so many steps; 0:
                 use all degrees at once.
             seed: the seed of all random numbers.
-            snapshot_every: steps between snapshots in the worker's spool, the first before the first step; 0: only
-                those of `Trainer.snapshot`, and one when the worker is stopped.
+            snapshot_every: steps between snapshots in the worker's spool, the first before the first step; if there is
+                none, a warning says so. 0: only those of `Trainer.snapshot`, and one when the worker is stopped.
             timeout_s: time-out of each reply, seconds; None: the client's.
             fields: fields of the settings by name, as for `render`.
 
@@ -391,6 +392,11 @@ class TrainingCalls(Cancellable):
                     scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
                 )
                 stream.start(start, attempts.call.renewed(call.timeout_s))
+                if spec.snapshot_every and not stream.started.HasField("snapshot_step"):
+                    text = (
+                        "the worker writes no snapshots of this training: it has no spool (--spool), or no room in it"
+                    )
+                    warn_caller(f"snapshot_every: {text}; the training is lost if the worker dies")
                 sizes = [(camera.width, camera.height) for camera in views.cameras]
                 return Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every, sizes)
 

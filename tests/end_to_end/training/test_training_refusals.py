@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from lumigrad.client.training import Loss, Rate
 from lumigrad.client.training import trainer as trainers
 from lumigrad.client.training.trainer import Trainer
 from support.training.scenes import cameras, gaussian_lesson, sphere_lesson
+from support.workers.worker import worker
 
 LESSON = gaussian_lesson(40)
 # The last view is of another size.
@@ -308,6 +310,20 @@ def test_rates_beyond_any_error_are_told(client: Client, name: str, rate: float 
     with pytest.warns(UserWarning, match=said) as told, suppress(InvalidArgument):
         client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], **{f"refine_{name}": rate}).close()
     assert told[0].filename == __file__
+
+
+def test_snapshots_that_are_not_written_are_told(client: Client, tmp_path: Path) -> None:
+    said = r"^snapshot_every: the worker writes no snapshots of this training: it has no spool \(--spool\)"
+    with pytest.warns(UserWarning, match=said) as told:
+        client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], snapshot_every=5).close()
+    assert told[0].filename == __file__
+    with (
+        worker("--device", "cpu", "--spool", str(tmp_path)) as process,
+        Client(process.target) as own,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        own.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], snapshot_every=5).close()
 
 
 def test_default_rates_are_those_of_a_scene_that_the_client_has_no_copy_of(client: Client) -> None:

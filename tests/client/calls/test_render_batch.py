@@ -233,7 +233,8 @@ def test_each_worker_renders_the_items_of_its_scenes(workers: list[WorkerProcess
         items = [(handle, orbit(20.0 * turn)) for turn in range(3) for handle in handles]
         results = client.render_batch([*items, (handles[0], orbit(0), {"near": -1.0})], **SENSOR)
         for process in workers:
-            assert process.metric("lumigrad_calls_total", method="RenderService.RenderBatch", code="OK") == 1
+            # A call is counted a moment after its reply.
+            wait_for(process, "lumigrad_calls_total", 1, method="RenderService.RenderBatch", code="OK")
             assert process.metric("lumigrad_batch_items_total", code="NOT_FOUND") == 0
         for number, found in enumerate(results[:-1]):
             assert_same(found, lone.render(scenes[number % 8], items[number][1], **SENSOR))

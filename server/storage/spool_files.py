@@ -292,13 +292,14 @@ def path(folder: str, key: str, alias: str, number: int) -> str:
 
 
 def files(folder: str, trash: Trash) -> list[SpoolFile]:
-    """Return all complete files, the oldest first; partial files left by a crash go to the trash."""
+    """Return all complete files, the oldest first; partial files left by a crash, and what is no file, are trash."""
     found = []
     for owner in _folders(folder):
         for kind in _folders(owner.path):
             for entry in os.scandir(kind.path):
                 form = _FORM.fullmatch(entry.name)
-                if form is None:
+                # Opening a pipe would wait for its writer for ever.
+                if form is None or not entry.is_file(follow_symlinks=False):
                     trash.put(entry.path)
                     continue
                 where = f"{owner.name}/{kind.name}"

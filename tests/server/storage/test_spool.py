@@ -139,6 +139,19 @@ def test_what_a_crash_left_unfinished_is_removed(spool: Spool) -> None:
     assert write(spool.of_tenant("anna"), "two")
 
 
+def test_pipes_links_and_folders_with_names_of_files_are_not_read(spool: Spool) -> None:
+    write(spool.of_tenant("anna"), "one")
+    (whole,) = files(spool)
+    pipe, link, folder = (whole.with_name(f"{digit * 32}-0-{whole.name[-16:]}") for digit in "123")
+    os.mkfifo(pipe)
+    link.symlink_to(whole)
+    folder.mkdir()
+    spool = again(spool)
+    assert len(spool) == 1
+    spool.sweep()
+    assert files(spool) == [whole] and not pipe.exists() and not link.exists()
+
+
 def test_a_write_that_is_called_off_at_the_last_moment_leaves_nothing(spool: Spool, metrics: Metrics) -> None:
     tenant_spool = spool.of_tenant("anna")
     assert not write(tenant_spool, "one", is_wanted=lambda: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,8 +14,8 @@ from lumigrad.client.base.arguments import file_path, one_of
 from lumigrad.client.base.arrays import Float64, float64_array
 from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
-from lumigrad.client.datasets.fields import read_json
-from lumigrad.client.datasets.files import unique_names
+from lumigrad.client.datasets.fields import Fields, read_json
+from lumigrad.client.datasets.files import Files, unique_names
 from lumigrad.client.datasets.frame import lost_by_views, moved
 from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
@@ -192,16 +193,26 @@ class Capture:
 
 def _load_blender(folder: Path, photographs: Path | None, sensors: bool) -> Capture:
     fitted = _load_file(folder / _BLENDER, photographs, sensors)
-    for name in _HELD_OUT:
-        if fitted.split is None and (folder / name).is_file():
-            views = [*fitted.views, *_load_file(folder / name, photographs, sensors).views]
-            if any(view.image is not None for view in views[len(fitted) :]):
-                # Both files call their photographs r_0, r_1 and so on.
-                names = unique_names([view.file for view in views])
-                named = [replace(view, name=name) for view, name in zip(views, names, strict=True)]
-                split = Split(frozenset(names[: len(fitted)]), frozenset(names[len(fitted) :]))
-                return replace(fitted, views=tuple(named), split=split)
+    for path in (folder / name for name in _HELD_OUT):
+        if fitted.split is None and path.is_file() and _has_others(path, photographs, fitted.views):
+            views = [*fitted.views, *_load_file(path, photographs, sensors).views]
+            # Both files call their photographs r_0, r_1 and so on.
+            names = unique_names([view.file for view in views])
+            named = [replace(view, name=name) for view, name in zip(views, names, strict=True)]
+            split = Split(frozenset(names[: len(fitted)]), frozenset(names[len(fitted) :]))
+            return replace(fitted, views=tuple(named), split=split)
     return fitted
+
+
+def _has_others(path: Path, photographs: Path | None, views: Sequence[View]) -> bool:
+    """Whether a transforms.json names photographs that are there and are not those of the views.
+
+    Such a file need not say sizes, so it cannot be read without its photographs.
+    """
+    top, files = Fields(path, read_json(path)), Files(photographs or path.parent)
+    frames = [Fields(path, frame, f"frames[{k}]") for k, frame in enumerate(top.objects("frames"))]
+    found = [files.picture(frame.file_name("file_path"), moved=photographs is not None) for frame in frames]
+    return not set(found) <= {None, *(view.image for view in views)}
 
 
 def _load_file(path: Path, photographs: Path | None, sensors: bool) -> Capture:

@@ -182,6 +182,22 @@ def test_of_blender_scenes_the_photographs_of_the_test_are_held_out(tmp_path, he
     assert len(Capture.load(tmp_path / "transforms_train.json")) == 5
 
 
+@pytest.mark.parametrize("images", [None, "train"])
+def test_without_photographs_of_the_test_blender_scenes_have_those_of_the_training(tmp_path, images):
+    """Their files hold no sizes, and photographs of both have the same names below one folder."""
+    (tmp_path / "train").mkdir()
+    for k in range(5):
+        Image.new("RGB", SIZE).save(tmp_path / "train" / f"r_{k}.png")
+    for name in ("train", "test"):
+        values = transforms(shots(), camera_angle_x=0.7)
+        for k, frame in enumerate(values["frames"]):
+            frame["file_path"] = f"./{name}/r_{k}"
+        write(tmp_path / f"transforms_{name}.json", values)
+    capture = Capture.load(tmp_path, images=images)
+    assert [view.image for view in capture.views] == [tmp_path / "train" / f"r_{k}.png" for k in range(5)]
+    assert capture.split is None
+
+
 def write_polycam(folder: Path, taken: list) -> None:
     for frame in transforms(taken, **TOP)["frames"]:
         rows = {f"t_{i}{j}": frame["transform_matrix"][i][j] for i in range(3) for j in range(4)}

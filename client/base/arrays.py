@@ -47,10 +47,12 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
 
 def _from_elsewhere(name: str, value: Any) -> Any:
     """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
-    # Asked first, since importing numpy.ma takes time.
-    if isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
-        text = f"expected values everywhere, got an array with {np.count_nonzero(value.mask)} of {value.size} masked"
-        raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
+    # NumPy drops the masks of arrays in a list, too.
+    for part in value if isinstance(value, list | tuple) else (value,):
+        # Asked first, since importing numpy.ma takes time.
+        if isinstance(part, np.ndarray) and hasattr(part, "mask") and np.ma.is_masked(part):
+            text = f"expected values everywhere, got an array with {np.count_nonzero(part.mask)} of {part.size} masked"
+            raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)
     for method in ("detach", "cpu"):

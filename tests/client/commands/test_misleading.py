@@ -67,6 +67,9 @@ def test_masked_values_are_not_taken_for_their_data(client: Client) -> None:
         frame.backward(color=gradient)
     with pytest.raises(InvalidArgument, match=r"^color: .* masked"):
         TargetImage(gradient)
+    for several in (list(positions), tuple(positions)):
+        with pytest.raises(InvalidArgument, match=r"^positions: .* with 1 of 3 masked"):
+            Spheres(several, np.ones((2, 3)), np.ones(2))
     with pytest.raises(InvalidArgument, match=r"^faces: .* masked"):
         Mesh(np.eye(3), np.ma.masked_equal([[0, 1, 2]], 2))
 

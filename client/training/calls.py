@@ -392,18 +392,26 @@ class TrainingCalls(Cancellable):
                     scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
                 )
                 stream.start(start, attempts.call.renewed(call.timeout_s))
-                if spec.snapshot_every and not stream.started.HasField("snapshot_step"):
-                    text = (
-                        "the worker writes no snapshots of this training: it has no spool (--spool), or no room in it"
-                    )
-                    warn_caller(f"snapshot_every: {text}; the training is lost if the worker dies")
                 sizes = [(camera.width, camera.height) for camera in views.cameras]
-                return Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every, sizes)
+                trainer = Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every, sizes)
+                if spec.snapshot_every and not stream.started.HasField("snapshot_step"):
+                    _warn_of_no_snapshots(trainer)
+                return trainer
 
     def _stream(self, worker: Worker, call: Call, restore: Restore) -> TrainingStream:
         stream = TrainingStream(worker.connection, call.affinity, call.timeout_s, self._workers.retry_s, restore)
         stream.cancellation = call.cancellation
         return stream
+
+
+def _warn_of_no_snapshots(trainer: Trainer) -> None:
+    """Warns that a worker writes no snapshots of a training; ends the training if the program raises warnings."""
+    try:
+        text = "the worker writes no snapshots of this training: it has no spool (--spool), or no room in it"
+        warn_caller(f"snapshot_every: {text}; the training is lost if the worker dies")
+    except Warning:
+        trainer.close()
+        raise
 
 
 def _check_kinds(cameras: Any, loss: Any, density: Any, rates: Any) -> None:

@@ -317,6 +317,12 @@ def test_snapshots_that_are_not_written_are_told(client: Client, tmp_path: Path)
     with pytest.warns(UserWarning, match=said) as told:
         client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], snapshot_every=5).close()
     assert told[0].filename == __file__
+    # A warning that is raised leaves no training behind.
+    scene = client.put(LESSON.scene)
+    for _ in range(2):
+        with warnings.catch_warnings(), pytest.raises(UserWarning, match=said):
+            warnings.simplefilter("error")
+            client.trainer(scene, CAMERAS[:2], IMAGES[:2], snapshot_every=5)
     with (
         worker("--device", "cpu", "--spool", str(tmp_path)) as process,
         Client(process.target) as own,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,8 @@ def installed(pattern: str) -> list[Path]:
 
 
 def test_installed_libraries_are_loaded_and_need_a_gpu(warnings: Callable[[], list[str]]) -> None:
+    if find_library("cuda") is not None:
+        pytest.skip("needs a machine without a driver: the library would read the emulated device's memory on the GPU")
     levels = picture()
     for library in installed("*/lib/libnvjpeg.so.*"):
         # All functions were found, and the version is known.

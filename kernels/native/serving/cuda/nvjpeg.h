@@ -11,7 +11,6 @@ namespace lumigrad::serving::nvjpeg {
 
 constexpr int kSuccess = 0;
 constexpr int kMajorVersion = 0;
-constexpr int kMinorVersion = 1;
 // Subsampling of colours: none, or by two in both directions.
 constexpr int kFull = 0;
 constexpr int kHalved = 2;

@@ -11,6 +11,9 @@ from lumigrad.client.base.arrays import Array, Tensors, check_levels, float32_ar
 from lumigrad.client.base.cautions import warn_of_flags, warn_of_levels
 from lumigrad.client.errors import InvalidArgument
 
+# The rounding of filters, by which weights may exceed 0 to 1.
+_ROUNDING = 1e-5
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class TargetImage(Tensors):
@@ -81,6 +84,6 @@ def _check_weights(mask: Array) -> None:
     """Raises InvalidArgument for weights outside 0 to 1; warns of flags as levels, whose weights would be tiny."""
     if mask.dtype == np.uint8:
         warn_of_flags("mask", mask)
-    elif not ((mask >= 0) & (mask <= 1)).all():
-        text = f"expected weights of 0 to 1, got {mask.min():g} to {mask.max():g}; pass levels of 0 to 255 as uint8"
-        raise InvalidArgument.of("mask", text)
+    elif not ((mask >= -_ROUNDING) & (mask <= 1 + _ROUNDING)).all():
+        text = f"expected weights of 0 to 1, got {mask.min():g} to {mask.max():g}"
+        raise InvalidArgument.of("mask", f"{text}; pass levels of 0 to 255 as uint8, clip what a filter overshoots")

@@ -281,6 +281,10 @@ def test_masks_are_weights_of_0_to_1_or_levels_of_0_to_255() -> None:
     for wrong in (255.0 * flags, flags - 2.0, np.where(flags, 1, np.nan)):
         with pytest.raises(InvalidArgument, match=r"^mask: expected weights of 0 to 1, got .* as uint8"):
             TargetImage(mask=wrong)
+    # Filters round to a little more than 1.
+    TargetImage(mask=np.nextafter(flags.astype(np.float32), np.float32(2)))
+    with pytest.raises(InvalidArgument, match=r"^mask: expected weights of 0 to 1, got -0\.02 to 1\.02; .* clip"):
+        TargetImage(mask=np.where(flags, 1.02, -0.02))
     with pytest.warns(UserWarning, match=r"^mask: expected levels of 0 to 255, got uint8 of at most 1, .* as bool"):
         TargetImage(mask=flags.astype(np.uint8))
 

@@ -222,7 +222,8 @@ def test_the_library_is_that_of_the_version_of_cuda(
         folder = tmp_path / "nvidia" / package / "lib"
         folder.mkdir(parents=True)
         (folder / name).touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
+    # A package that is installed here would be found in other folders.
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
     assert library_path(version) == tmp_path / "nvidia" / place / "lib" / names[place]
     (tmp_path / "nvidia" / place / "lib" / names[place]).unlink()

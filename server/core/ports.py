@@ -7,6 +7,9 @@ import socket
 
 from lumigrad.server.core.config import ConfigError
 
+# Errors of addresses that this machine does not have; names that lead to none have no number.
+_OF_HOSTS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
+
 
 def reserved(option: str, host: str, port: int) -> socket.socket:
     """Bind a port, 0 for a free one, without listening; raises ConfigError if it is in use or cannot be bound.
@@ -33,7 +36,7 @@ def unusable(option: str, host: str, port: int, error: OSError | UnicodeError) -
         what = f"{option}: cannot listen on {where}; is another process using it?"
         return ConfigError(f"{what} {option} 0 takes a free one")
     why = (error.strerror if isinstance(error, OSError) else None) or error
-    if number in (errno.EACCES, errno.EPERM):
+    if number is not None and number not in _OF_HOSTS:
         return ConfigError(f"{option}: cannot listen on {where}: {why}")
     expected = "expected a name or an address of this machine, such as 127.0.0.1 or ::1"
     return ConfigError(f"{option.replace('port', 'host')}: {expected}, got {host!r} ({why})")

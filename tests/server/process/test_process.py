@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import signal
 import socket
@@ -15,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lumigrad.protos.service import SERVICE_NAMES
 from lumigrad.server.core.config import Config
+from lumigrad.server.core.ports import unusable
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
 from support.workers.forks import ForkedProcess, lumigrad
@@ -96,6 +99,11 @@ def test_a_configuration_that_cannot_work_ends_with_code_2(options: list[str], t
     assert result.returncode == 2
     assert text in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_limit_of_open_files_is_no_fault_of_the_host() -> None:
+    error = unusable("--port", "::1", 0, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert str(error) == "--port: cannot listen on [::1]:0: Too many open files"
 
 
 def test_every_option_is_explained() -> None:

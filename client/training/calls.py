@@ -443,6 +443,9 @@ def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
         for name, rate in rates.items()
         if rate is not None
     }
+    for name, rate in refined.items():
+        if not isinstance(rate, Rate) and not 0 <= rate < math.inf:
+            raise InvalidArgument.of(f"refine_{name}", f"expected a finite rate >= 0, got {rate}")
     warn_of_large_rates(refined)
     return refined
 

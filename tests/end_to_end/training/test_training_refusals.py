@@ -254,6 +254,8 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
         ({"cameras": CAMERAS[0]}, "cameras: expected a list with a camera for each view, got one camera"),
         ({"rates": 1e-3}, "rates: expected Mapping or NoneType, got 0.001; pass rates by parameter"),
         ({"refine_lenses": "fast"}, "refine_lenses: expected a number, got 'fast'"),
+        ({"refine_poses": -1.0}, "^refine_poses: expected a finite rate >= 0, got -1.0"),
+        ({"refine_exposures": float("inf")}, "^refine_exposures: expected a finite rate >= 0, got inf"),
         (
             {"calibrations": [0, 0]},
             "calibrations: expected refine_intrinsics or refine_lenses with it, .* leave it out",
@@ -351,4 +353,4 @@ def test_default_rates_are_those_of_a_scene_that_the_client_has_no_copy_of(clien
 def test_other_mistakes_are_named_for_such_a_scene(client: Client, degree: int | None) -> None:
     handle = client.get(client.put(gaussian_lesson(30, degree).scene).scene_id)
     with pytest.raises(InvalidArgument, match=r"^rates\[poses\]\.initial: expected a finite rate >= 0, got -1"):
-        client.trainer(handle, CAMERAS[:2], IMAGES[:2], refine_poses=-1.0)
+        client.trainer(handle, CAMERAS[:2], IMAGES[:2], refine_poses=Rate(-1.0))

@@ -14,6 +14,9 @@ import numpy as np
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
 
+# Failures in a row after which the library is not used any more: each costs as much as an image.
+_MOST_FAILURES = 100
+
 
 class Encoder(Protocol):
     """Encodes on a device, without the GIL. Thread-safe."""
@@ -31,6 +34,8 @@ class GpuJpegs:
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
         self._is_unusable = False
+        # Failures since the last success.
+        self._failures = 0
         self._has_warned = False
 
     def encode(self, levels: Array, quality: int, *, are_colors_halved: bool) -> bytes | None:
@@ -39,10 +44,13 @@ class GpuJpegs:
         if encoder is None:
             return None
         try:
-            return encoder.encode(np.ascontiguousarray(levels), quality, are_colors_halved)
+            file = encoder.encode(np.ascontiguousarray(levels), quality, are_colors_halved)
         except Exception as error:
             self._warn(error)
+            self._count_failure()
             return None
+        self._failures = 0
+        return file
 
     def _loaded(self) -> Encoder | None:
         with self._lock:
@@ -53,6 +61,12 @@ class GpuJpegs:
                     self._is_unusable = True
                     self._warn(error)
             return self._encoder
+
+    def _count_failure(self) -> None:
+        with self._lock:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                self._encoder, self._is_unusable = None, True
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:

@@ -137,6 +137,17 @@ def test_a_failure_ends_no_other_image(
     assert warning == f"{WARNING}: {expected} returned 6"
 
 
+def test_a_library_that_always_fails_is_not_asked_for_ever(jpegs: GpuJpegs, control: Control) -> None:
+    levels = picture()
+    for count in (99, 100):
+        control.fail("nvjpegEncodeImage", count)
+        assert all(is_from_the_cpu(jpeg_of(levels, 90, jpegs), levels) for _ in range(count))
+        # A success in between begins the count anew.
+        assert is_from_the_cpu(jpeg_of(levels, 90, jpegs), levels) == (count == 100)
+    gc.collect()
+    assert control.alive == (0, 0, 0)
+
+
 @pytest.mark.parametrize("function", AT_LOAD)
 def test_a_library_that_cannot_begin_is_not_asked_again(
     jpegs: GpuJpegs, control: Control, warnings: Callable[[], list[str]], function: str

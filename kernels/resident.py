@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lumigrad.kernels import _native
+from lumigrad.kernels import _native, spheres
 from lumigrad.kernels.checks import check
 from lumigrad.kernels.density import Statistics
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
 from lumigrad.kernels.gaussians.forward import views_of
 from lumigrad.kernels.gaussians.inputs import check_background, check_cameras
 from lumigrad.kernels.gaussians.transforms import cut
+from lumigrad.kernels.spheres.inputs import Inputs as SphereInputs
 from lumigrad.kernels.training.adam import ACTIVATIONS
 from lumigrad.kernels.training.tensors import check_tensor, plane
 
@@ -265,27 +266,93 @@ class Views:
             ArgumentError: An argument is invalid.
         """
         check_cameras(scene, [camera], settings)
-        shape, arrays = (camera.height, camera.width), {}
-        shapes = {"color": (*shape, scene.channels), "mask": shape, "depth": shape}
-        for name, tensor in target.items():
-            dtypes = (torch.float32,) if name == "depth" else (torch.float32, torch.uint8)
-            check_tensor(name, tensor, dtypes, shapes[name], scene.device)
-            arrays.update(plane(name, tensor))
+        arrays = _target((camera.height, camera.width), scene, target)
         native_settings = settings.native(scene.degree(settings), camera.width, camera.height, lidar=False)
         views = views_of(scene, [camera], settings, cut((), scene.count))
         self.native.set(number, views, native_settings, **arrays)
+
+    def add_spheres(
+        self, number: int, camera: spheres.Camera, scene: SphereInputs, target: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Add a view of spheres; see `add`.
+
+        Raises:
+            ArgumentError: An argument is invalid.
+        """
+        arrays = _target((camera.height, camera.width), scene, target)
+        # Each step sets the depth range.
+        native = camera.native(1.0, 2.0)
+        self.native.set_spheres(number, native, camera.eye, camera.auto_min_depth, **arrays)
+
+
+def _target(
+    shape: tuple[int, int], scene: Gaussians | SphereInputs, target: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Checks a target image and returns the extension's arguments for it."""
+    arrays: dict[str, Any] = {}
+    shapes = {"color": (*shape, scene.channels), "mask": shape, "depth": shape}
+    for name, tensor in target.items():
+        dtypes = (torch.float32,) if name == "depth" else (torch.float32, torch.uint8)
+        check_tensor(name, tensor, dtypes, shapes[name], scene.device)
+        arrays.update(plane(name, tensor))
+    return arrays
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GaussianScene:
+    """A scene of Gaussians whose tensors are the values of the parameters, and how steps render it.
+
+    Attributes:
+        scene: The scene; at least one row.
+        settings: How to project and blend, with the degree of harmonics.
+        camera: The camera of one of the views.
+        background: f32 [D], or [C, D] for the views of each step; None: 0.
+    """
+
+    scene: Gaussians
+    settings: Settings
+    camera: Camera
+    background: torch.Tensor | None
+
+    def native(self, views_of_step: int) -> tuple[tuple[Any, Any, int], dict[str, Any]]:
+        """The extension's views, spheres and degree of harmonics, and arrays."""
+        scene, settings = self.scene, self.settings
+        check(scene.scenes == 1 and scene.count > 0, "scene", "one scene with rows", scene.count)
+        check_cameras(scene, [self.camera], settings)
+        background = check_background(self.background, scene, views_of_step)
+        views = views_of(scene, [self.camera], settings, cut((), scene.count))
+        return (views, None, scene.degree(settings)), {"background": background, **scene.arrays()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SphereScene:
+    """A scene of spheres, likewise, on the CPU; at least one row.
+
+    Attributes:
+        scene: The scene.
+        settings: How to blend.
+    """
+
+    scene: SphereInputs
+    settings: spheres.Settings
+
+    def native(self, views_of_step: int) -> tuple[tuple[Any, Any, int], dict[str, Any]]:
+        """The extension's views, spheres and degree of harmonics, and arrays."""
+        scene, settings = self.scene, self.settings
+        check(scene.count > 0, "scene", "one scene with rows", scene.count)
+        arrays = scene.arrays()
+        native = settings.native(track=True)
+        made = _native.make_resident_spheres(native, settings.min_depth, settings.max_depth, **arrays)
+        return (None, made, 0), arrays
 
 
 def bind(
     machine: Any,
     step: int,
-    scene: Gaussians,
-    settings: Settings,
+    scene: GaussianScene | SphereScene,
     views: Views,
-    camera: Camera,
     *,
     views_of_step: int,
-    background: torch.Tensor | None,
     loss: ImageTerms,
     means: Sequence[MeanTerm],
     parameters: Mapping[str, Parameter],
@@ -299,20 +366,17 @@ def bind(
     """Binds the steps of a training to its tensors, which the steps change in place.
 
     A step renders its views, compares them with their target images, backpropagates, adds the gradients of the mean
-    terms, and steps the optimiser. It gives the same bits as `gaussians.forward`, `training.apply_exposure`,
-    `training.image_loss`, `training.depth_loss`, `training.alpha_loss`, `training.exposure_gradient`,
-    `gaussians.backward`, `training.mean_term`, `training.adam_step`, `training.apply_pose_update`, `density.add_noise`
-    and `density.accumulate`.
+    terms, and steps the optimiser. It gives the same bits as `forward` and `backward` of Gaussians or of spheres, and
+    `training.apply_exposure`, `training.image_loss`, `training.depth_loss`, `training.alpha_loss`,
+    `training.exposure_gradient`, `training.mean_term`, `training.adam_step`, `training.apply_pose_update`,
+    `density.add_noise` and `density.accumulate`.
 
     Args:
         machine: Machine that runs the steps.
         step: The number of the next step, counted from 0.
-        scene: The scene, whose tensors are the values of the parameters; at least one row.
-        settings: How to project and blend, with the degree of harmonics.
+        scene: The scene.
         views: The views; more may be added between steps.
-        camera: The camera of one of the views.
         views_of_step: The number of views of each step.
-        background: f32 [D], or [C, D] for the views of each step; None: 0.
         loss: The losses between images.
         means: Further terms of the loss.
         parameters: By the names of the scene's tensors.
@@ -326,9 +390,7 @@ def bind(
     Raises:
         ArgumentError: An argument is invalid.
     """
-    check(scene.scenes == 1 and scene.count > 0, "scene", "one scene with rows", scene.count)
-    check_cameras(scene, [camera], settings)
-    backgrounds = check_background(background, scene, views_of_step)
+    drawn, scene_arrays = scene.native(views_of_step)
     bound = {name: parameter.native(name) for name, parameter in parameters.items()}
     names = list(bound)
     terms = [
@@ -351,8 +413,7 @@ def bind(
         machine,
         step,
         views.native,
-        views_of(scene, [camera], settings, cut((), scene.count)),
-        scene.degree(settings),
+        *drawn,
         views_of_step,
         loss.native(),
         terms,
@@ -364,6 +425,5 @@ def bind(
         made_noise,
         made_observation,
         kept,
-        background=backgrounds,
-        **scene.arrays(),
+        **scene_arrays,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check_tensor, finite_range
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
@@ -146,14 +146,9 @@ def enclosing(settings: Settings, inputs: Inputs, cameras: Sequence[Camera]) -> 
     if inputs.count:
         low = (inputs.positions - inputs.radii[:, None]).amin(0).tolist()
         high = (inputs.positions + inputs.radii[:, None]).amax(0).tolist()
-        depth = max(depth, 1.001 * max(_farthest(low, high, camera.eye) for camera in cameras))
+        depth = max(depth, 1.001 * max(_native.farthest_corner(low, high, camera.eye) for camera in cameras))
     # Depths in requests are float32.
     return replace(settings, max_depth=float(np.float32(depth)))
-
-
-def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
-    """The distance to the farthest corner of a box."""
-    return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))
 
 
 def check_cameras(cameras: Sequence[Camera]) -> None:

@@ -7,15 +7,19 @@ from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any
 
+import torch
+
 from lumigrad.kernels import gaussians, resident
 from lumigrad.kernels._native import Outcome, ResidentRun
+from lumigrad.kernels.spheres.inputs import check_inputs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, DeviceTimeError, InvalidArgumentError
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.engines.cameras import makes_sensors
-from lumigrad.server.engines.gaussians import KIND
+from lumigrad.server.engines.spheres import KIND as SPHERES
+from lumigrad.server.engines.spheres import SpherePlan
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Planned
@@ -23,9 +27,10 @@ from lumigrad.server.training.parameters import Parameters, Refinement, paramete
 from lumigrad.server.training.run_report import OF_COLORS, OF_PLANES, OF_SURFACES, RunReport
 from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
+from lumigrad.v1 import spheres_pb2
 
 # Loss terms that are means of parameters.
-_OF_PARAMETERS = {"opacity": "opacities", "scale": "scales"}
+_OF_PARAMETERS = (("opacity", "opacities"), ("scale", "scales"), ("scale", "radii"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,26 +212,22 @@ class ResidentSteps:
         loss = state.plan.loss.at(state.step)
         self._machine = self._machine or self._make_machine()
         plan = _planned(state, views, limits).plan
-        scene = gaussians.Gaussians(**parameters.values)
         exposures = None
         if key.exposures is not None:
             exposures = key.exposures.bound(optimizer.rates[EXPOSURES], is_centered=optimizer.changes_colors)
         noise, observation = (None, None) if key.density is None else key.density.bound(parameters, optimizer)
         parts = [
             (term, name)
-            for term, name in _OF_PARAMETERS.items()
-            if loss.weights[term] and parameters.by_name[name].value.numel()
+            for term, name in _OF_PARAMETERS
+            if loss.weights[term] and name in parameters.by_name and parameters.by_name[name].value.numel()
         ]
         bound = {name: _parameter(name, parameters, optimizer) for name in parameters.wanted}
         native = resident.bind(
             self._machine,
             state.step,
-            scene,
-            plan.settings,
+            _scene(parameters, plan),
             self._views,
-            plan.cameras[0],
             views_of_step=len(views),
-            background=plan.background_on(scene.device),
             loss=resident.ImageTerms(
                 **{name: loss.weights[name] for name in (*OF_COLORS, *OF_PLANES, *OF_SURFACES)}, padding=loss.padding
             ),
@@ -234,7 +235,7 @@ class ResidentSteps:
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
             exposures=exposures,
-            **key.refinement.bound(state.views, optimizer, scene.device, are_sensors=plan.cameras[0].is_sensor),
+            **key.refinement.bound(state.views, optimizer, _device(parameters), are_sensors=_are_sensors(plan)),
             noise=noise if adds_noise else None,
             observation=observation,
         )
@@ -254,15 +255,36 @@ class ResidentSteps:
     def _add(self, state: TrainingState, views: Sequence[int], limits: Limits) -> None:
         """Bind the views of a step; raises InvalidArgumentError if they cannot be rendered."""
         plan = _planned(state, views, limits).plan
-        scene, loss = gaussians.Gaussians(**state.parameters.values), state.plan.loss
+        scene, loss = _scene(state.parameters, plan), state.plan.loss
         assert loss is not None
         # Only a plan shows whether cameras of different kinds can be rendered together.
-        self._are_sensors = plan.cameras[0].is_sensor
+        self._are_sensors = _are_sensors(plan)
         for number, camera in zip(views, plan.cameras, strict=True):
             target = dict(state.views.tensors(number))
             if not loss.compares_color:
                 target.pop("color", None)
-            self._views.add(number, camera, scene, plan.settings, target)
+            if isinstance(scene, resident.SphereScene):
+                self._views.add_spheres(number, camera, scene.scene, target)
+            else:
+                self._views.add(number, camera, scene.scene, plan.settings, target)
+
+
+def _scene(parameters: Parameters, plan: Any) -> resident.GaussianScene | resident.SphereScene:
+    """Return the scene of a plan's steps."""
+    background = plan.background_on(_device(parameters))
+    if isinstance(plan, SpherePlan):
+        values: dict[str, Any] = {"opacities": None, "background": background, **parameters.values}
+        return resident.SphereScene(scene=check_inputs(**values), settings=plan.settings)
+    scene = gaussians.Gaussians(**parameters.values)
+    return resident.GaussianScene(scene=scene, settings=plan.settings, camera=plan.cameras[0], background=background)
+
+
+def _device(parameters: Parameters) -> torch.device:
+    return next(iter(parameters.values.values())).device
+
+
+def _are_sensors(plan: Any) -> bool:
+    return not isinstance(plan, SpherePlan) and plan.cameras[0].is_sensor
 
 
 def _is_due(state: TrainingState, step: int) -> bool:
@@ -277,12 +299,16 @@ def _targets(state: TrainingState, views: Sequence[Sequence[int]]) -> list[Colle
 def _is_plain(state: TrainingState, step: int) -> bool:
     """Return whether the extension can make this step of this kind of training."""
     plan, loss = state.plan, state.plan.loss
-    if plan.kind != KIND or loss is None or not state.parameters.count:
+    if loss is None or not state.parameters.count or state.blocks is not None:
         return False
-    if not state.refinement.is_resident(makes_sensors=makes_sensors(plan.settings)) or state.blocks is not None:
+    is_cpu = _device(state.parameters).type == "cpu"
+    if plan.kind == SPHERES:
+        # Python's step gives the error of alphas without a gradient.
+        is_exact = plan.settings.semantics != spheres_pb2.SEMANTICS_COMPAT
+        return is_cpu and not state.refinement.wanted and (is_exact or not loss.weights["alpha"])
+    if not state.refinement.is_resident(makes_sensors=makes_sensors(plan.settings)):
         return False
     # The terms of surfaces do not run on GPUs yet, and there are no pose gradients through the normals of a surface.
-    is_cpu = next(iter(state.parameters.values.values())).device.type == "cpu"
     return not _has_surfaces(state, step) or (is_cpu and not state.refinement.wanted)
 
 
@@ -331,7 +357,7 @@ def _planned(state: TrainingState, views: Sequence[int], limits: Limits) -> Plan
 
 def _bytes(state: TrainingState, views: Sequence[int], limits: Limits) -> int:
     """Return the memory of a step."""
-    planned, device = _planned(state, views, limits), next(iter(state.parameters.values.values())).device
+    planned, device = _planned(state, views, limits), _device(state.parameters)
     return planned.forward_bytes(device) + planned.backward_bytes(device)
 
 

@@ -1,6 +1,7 @@
 // Python bindings of resident trainings. The Python package checks everything before the call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -8,12 +9,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstring>
 #include <tuple>
 
 #include "gaussians/bind_arrays.h"
 #include "resident/pose.h"
 #include "resident/run.h"
+#include "spheres/bind_arrays.h"
 #include "training/bind_arrays.h"
 
 namespace nb = nanobind;
@@ -60,6 +63,10 @@ Noise make_noise(const RateTuple& rate, double strength, std::uint64_t seed, std
           seed};
 }
 
+Spheres make_spheres(const spheres::Settings& settings, double min_depth, double max_depth, const nb::kwargs& arrays) {
+  return {spheres::make_scene(arrays), settings, min_depth, max_depth};
+}
+
 Rows make_rows(const RateTuple& rate, const nb::kwargs& arrays, const std::string& prefix = "") {
   const auto numbers = [&](const char* name) { return find<float>(arrays, (prefix + name).c_str()); };
   return {numbers("values"), numbers("first"), numbers("second"),
@@ -99,15 +106,23 @@ Observation make_observation(bool is_absolute, const nb::kwargs& arrays) {
 }
 
 BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next, const BoundViews& table,
-                            const gaussians::Views& views, int sh_degree, int views_of_step, Loss loss,
-                            std::vector<Term> terms, std::vector<Parameter> parameters,
+                            const gaussians::Views* views, const std::optional<Spheres>& spheres, int sh_degree,
+                            int views_of_step, Loss loss, std::vector<Term> terms, std::vector<Parameter> parameters,
                             const std::tuple<double, double, double, bool>& adam, std::optional<Exposures> exposures,
                             std::optional<Poses> poses, std::optional<Intrinsics> intrinsics,
                             std::optional<Noise> noise, std::optional<Observation> observation, const nb::object& kept,
                             const nb::kwargs& arrays) {
   loss.terms = std::move(terms);
   const auto [beta1, beta2, epsilon, visible_only] = adam;
-  Binding binding{gaussians::make_scene(views, arrays),
+  gaussians::Scene scene{};
+  if (spheres) {
+    scene.count = spheres->scene.count;
+    scene.channels = spheres->scene.channels;
+  } else {
+    scene = gaussians::make_scene(*views, arrays);
+  }
+  Binding binding{scene,
+                  spheres,
                   sh_degree,
                   views_of_step,
                   std::move(loss),
@@ -138,10 +153,23 @@ void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& v
   (*bound.table)[number] = {views.views[0],
                             views.poses[0],
                             sensor,
+                            {},
                             settings,
                             training::find_plane(arrays, "color"),
                             training::find_plane(arrays, "mask"),
                             training::find_plane(arrays, "depth")};
+  bound.arrays[nb::int_(number)] = nb::dict(arrays);
+}
+
+void set_sphere_view(BoundViews& bound, std::uint32_t number, const spheres::Camera& camera,
+                     const std::array<double, 3>& eye, double focal, const nb::kwargs& arrays) {
+  TrainedView view{};
+  view.view.width = camera.width;
+  view.view.height = camera.height;
+  view.sphere_view = SphereView{camera, {eye[0], eye[1], eye[2]}, focal};
+  view.color = training::find_plane(arrays, "color");
+  view.mask = training::find_plane(arrays, "mask");
+  (*bound.table)[number] = view;
   bound.arrays[nb::int_(number)] = nb::dict(arrays);
 }
 
@@ -198,6 +226,14 @@ void bind_parts(nb::module_& m) {
   nb::class_<Loss>(m, "ResidentLoss");
   m.def("make_resident_loss", &make_loss, nb::kw_only(), "l1"_a, "l2"_a, "dssim"_a, "depth"_a, "alpha"_a, "normal"_a,
         "distortion"_a, "valid"_a);
+  nb::class_<Spheres>(m, "ResidentSpheres");
+  m.def("make_resident_spheres", &make_spheres, "settings"_a, "min_depth"_a, "max_depth"_a, "arrays"_a);
+  m.def(
+      "farthest_corner",
+      [](const std::array<double, 3>& low, const std::array<double, 3>& high, const std::array<double, 3>& eye) {
+        return farthest_corner(low.data(), high.data(), eye.data());
+      },
+      "low"_a, "high"_a, "eye"_a);
   nb::class_<Exposures>(m, "ResidentExposures");
   m.def("make_resident_exposures", &make_exposures, "rate"_a, "views"_a, "centered"_a, "arrays"_a);
   nb::class_<Poses>(m, "ResidentPoses");
@@ -218,6 +254,7 @@ void bind_resident(nb::module_& m) {
   nb::class_<BoundViews>(m, "ResidentViews")
       .def(nb::init<>())
       .def("set", &set_view, "number"_a, "views"_a, "settings"_a, "arrays"_a)
+      .def("set_spheres", &set_sphere_view, "number"_a, "camera"_a, "eye"_a, "focal"_a, "arrays"_a)
       .def("__contains__", [](const BoundViews& b, std::uint32_t number) { return b.table->contains(number); });
   nb::class_<BoundTraining>(m, "ResidentTraining")
       .def_prop_rw(
@@ -229,9 +266,10 @@ void bind_resident(nb::module_& m) {
             return b.training->step(b.training->next(), views);
           },
           "views"_a, nb::call_guard<nb::gil_scoped_release>());
-  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "sh_degree"_a,
-        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "poses"_a.none(),
-        "intrinsics"_a.none(), "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
+  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a.none(),
+        "spheres"_a.none(), "sh_degree"_a, "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a,
+        "exposures"_a.none(), "poses"_a.none(), "intrinsics"_a.none(), "noise"_a.none(), "observation"_a.none(),
+        "kept"_a, "arrays"_a);
   nb::class_<BoundRun>(m, "ResidentRun")
       .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
                     std::vector<std::vector<std::uint32_t>>>(),

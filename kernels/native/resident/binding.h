@@ -11,6 +11,7 @@
 #include "density/params.h"
 #include "gaussians/params.h"
 #include "resident/adam.h"
+#include "resident/spheres.h"
 #include "training/params.h"
 
 namespace lumigrad::resident {
@@ -99,9 +100,10 @@ struct Intrinsics {
 };
 
 struct Binding {
-  gaussians::Scene scene;  // Scene without slices and poses.
-  int sh_degree;           // Replaces the degree of the views' settings.
-  int views;               // Views of a step, and rows of the scene's background.
+  gaussians::Scene scene;  // Scene without slices and poses; of spheres, only its numbers of rows and channels.
+  std::optional<Spheres> spheres;
+  int sh_degree;  // Replaces the degree of the views' settings.
+  int views;      // Views of a step, and rows of the scene's background.
   Loss loss;
   Optimizer optimizer;
   std::optional<Exposures> exposures;
@@ -114,9 +116,10 @@ struct Binding {
 // A view of the training, with its settings except for the degree of harmonics, and its target image: colours have as
 // many channels as the scene, and missing planes are null.
 struct TrainedView {
-  gaussians::View view;
+  gaussians::View view;  // Of spheres, only its size.
   gaussians::Pose pose;
   std::optional<gaussians::Sensor> sensor;
+  std::optional<SphereView> sphere_view;
   gaussians::Settings settings;
   training::Plane color, mask, depth;
 };

@@ -9,6 +9,7 @@
 #include "gaussians/cpu/engine.h"
 #include "resident/machine.h"
 #include "resident/pose.h"
+#include "spheres/cpu/engine.h"
 #include "training/cpu/engine.h"
 
 namespace lumigrad::resident {
@@ -20,10 +21,21 @@ class CpuReport final : public Report {
   void wait() override {}
 };
 
+// The forward pass of spheres, for the backward pass: the workspace, its contents after each view, the cameras with
+// their depth range, and images.
+struct SpherePass {
+  spheres::Workspace workspace;
+  std::vector<std::uint64_t> prepared;
+  std::vector<spheres::Camera> cameras;
+  Array<float> info, blend;
+  Array<std::int32_t> stop;
+};
+
 // Memory that the passes of a step keep.
 struct Kept {
   gaussians::Workspace gaussians;
   gaussians::Pass pass;
+  SpherePass spheres;
   training::Workspace training;
   std::map<std::string, double> milliseconds;
 
@@ -32,6 +44,10 @@ struct Kept {
   }
   void add_stages() {
     for (int i = 0; i < kMaxStages; ++i) add(gaussians::kStageNames[i], gaussians.milliseconds[i]);
+  }
+  void add_sphere_stages(int count) {
+    static constexpr const char* kNames[] = {"setup", "sort", "bin", "blend", "finish"};
+    for (int i = 0; i < count; ++i) add(kNames[i], spheres.workspace.milliseconds[i]);
   }
 };
 
@@ -53,6 +69,55 @@ struct Drawn {
   std::vector<gaussians::View> views;
   std::vector<gaussians::Sensor> sensors;
   gaussians::Scene scene;
+};
+
+template <class T>
+T* at(T* array, std::size_t offset) {
+  return array == nullptr ? nullptr : array + offset;
+}
+
+// Sums of gradients over views, in their order: the first view writes to the sums, each of the others to an array of
+// its own that is then added.
+class SphereSum {
+ public:
+  SphereSum(Machine& machine, const spheres::Scene& scene, const spheres::Gradients& to, std::size_t views)
+      : to_(to), rows_(static_cast<std::size_t>(scene.count)), channels_(static_cast<std::size_t>(scene.channels)) {
+    if (views < 2) return;
+    const auto like = [&](const float* total, std::size_t width) {
+      return added_.emplace_back(machine, total == nullptr ? 0 : rows_ * width).data();
+    };
+    part_.positions = like(to.positions, 3);
+    part_.colors = like(to.colors, channels_);
+    part_.radii = like(to.radii, 1);
+    part_.opacities = like(to.opacities, 1);
+    touched_.emplace(machine, rows_);
+    part_.touched = touched_->data();
+  }
+  // Returns where the next view writes its gradients.
+  const spheres::Gradients& next() const { return is_first_ ? to_ : part_; }
+  // Adds what the view has written.
+  void add() {
+    if (!std::exchange(is_first_, false)) {
+      add(to_.positions, part_.positions, 3 * rows_);
+      add(to_.colors, part_.colors, channels_ * rows_);
+      add(to_.radii, part_.radii, rows_);
+      add(to_.opacities, part_.opacities, rows_);
+      add(to_.touched, part_.touched, rows_);
+    }
+  }
+
+ private:
+  template <class T>
+  static void add(T* total, const T* part, std::size_t count) {
+    for (std::size_t i = 0; part != nullptr && i < count; ++i) total[i] += part[i];
+  }
+
+  const spheres::Gradients& to_;
+  spheres::Gradients part_{};
+  const std::size_t rows_, channels_;
+  std::vector<Memory<float>> added_;
+  std::optional<Memory<std::int32_t>> touched_;
+  bool is_first_ = true;
 };
 
 class CpuMachine final : public Machine {
@@ -92,6 +157,54 @@ class CpuMachine final : public Machine {
     engine.project_backward(drawn.views.data(), d.count, *d.settings, drawn.scene, upstream, to, false, kept_->pass,
                             kept_->gaussians);
     kept_->add_stages();
+  }
+  void forward_spheres(const Spheres& s, const std::vector<SphereView>& views, float* color, float* alpha) override {
+    SpherePass& pass = kept_->spheres;
+    const std::size_t count = views.size();
+    pass.cameras.resize(count);
+    set_depth_range(s, views.data(), pass.cameras.data(), static_cast<int>(count));
+    spheres::Settings settings = s.settings;
+    if (settings.exact) settings.n_track = 0;
+    const std::size_t pixels = static_cast<std::size_t>(pass.cameras[0].width) * pass.cameras[0].height;
+    const std::size_t channels = s.scene.channels, width = info_width(s);
+    if (settings.exact) {
+      pass.blend = Array<float>(count * pixels * kBlend);
+      pass.stop = Array<std::int32_t>(count * pixels);
+    } else {
+      pass.info = Array<float>(count * pixels * width);
+    }
+    for (std::size_t v = 0; v < count; ++v) {
+      check_stop();
+      spheres::Outputs to{};
+      to.color = color + v * pixels * channels;
+      to.alpha = at(alpha, v * pixels);
+      to.info = at(pass.info.data(), v * pixels * width);
+      to.blend = at(pass.blend.data(), v * pixels * kBlend);
+      to.stop = at(pass.stop.data(), v * pixels);
+      spheres::cpu_engine(current_isa()).forward(pass.cameras[v], settings, s.scene, to, pass.workspace);
+      pass.prepared.push_back(pass.workspace.prepared);
+      kept_->add_sphere_stages(spheres::kFinishStage);
+    }
+  }
+  void backward_spheres(const Spheres& s, const spheres::Upstream& images, const spheres::Gradients& to) override {
+    SpherePass& pass = kept_->spheres;
+    const std::size_t count = pass.cameras.size(), channels = s.scene.channels, width = info_width(s);
+    const std::size_t pixels = static_cast<std::size_t>(pass.cameras[0].width) * pass.cameras[0].height;
+    SphereSum sum(*this, s.scene, to, count);
+    for (std::size_t v = 0; v < count; ++v) {
+      check_stop();
+      spheres::Upstream view{};
+      view.color = images.color + v * pixels * channels;
+      view.info = at(pass.info.data(), v * pixels * width);
+      view.blend = at(pass.blend.data(), v * pixels * kBlend);
+      view.stop = at(pass.stop.data(), v * pixels);
+      view.d_color = at(images.d_color, v * pixels * channels);
+      view.d_alpha = at(images.d_alpha, v * pixels);
+      spheres::cpu_engine(current_isa())
+          .backward(pass.cameras[v], s.settings, s.scene, view, sum.next(), pass.prepared[v], pass.workspace);
+      sum.add();
+      kept_->add_sphere_stages(spheres::kFinishStage + 1);
+    }
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {
     training::cpu_engine(current_isa()).image_loss(loss, values, kept_->training);
@@ -180,6 +293,9 @@ class CpuMachine final : public Machine {
   }
 
  private:
+  static constexpr std::size_t kBlend = 3;
+  static std::size_t info_width(const Spheres& s) { return 3 + 2 * static_cast<std::size_t>(s.settings.n_track); }
+
   void normal_terms(const SurfaceTerms& t, std::int64_t each, double* value) {
     const training::CpuEngine engine = training::cpu_engine(current_isa());
     const std::int64_t pixels = t.count * each;

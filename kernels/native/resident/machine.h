@@ -14,6 +14,7 @@
 #include "gaussians/params.h"
 #include "gaussians/sensor_pose.h"
 #include "resident/film.h"
+#include "resident/spheres.h"
 #include "training/params.h"
 
 namespace lumigrad::resident {
@@ -77,6 +78,14 @@ class Machine {
   virtual void forward(const Drawing& drawing, const gaussians::Outputs& outputs) = 0;
   virtual void backward(const Drawing& drawing, const gaussians::Upstream& upstream,
                         const gaussians::Gradients& gradients) = 0;
+  // The same for views of spheres, of one size: colours [C, H, W, K] and, unless null, alphas [C, H, W]. Not available
+  // on all devices; without it, steps of spheres need Python.
+  virtual void forward_spheres(const Spheres&, const std::vector<SphereView>&, float*, float*) {
+    throw std::logic_error("this device has no steps of spheres");
+  }
+  virtual void backward_spheres(const Spheres&, const spheres::Upstream&, const spheres::Gradients&) {
+    throw std::logic_error("this device has no steps of spheres");
+  }
   virtual void image_loss(const training::ImageLoss& loss, double* values) = 0;
   virtual void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) = 0;
   // Not available on all devices; without it, steps with these terms need Python.

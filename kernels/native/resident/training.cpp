@@ -65,6 +65,7 @@ class Training::Step {
       views_.push_back(view.view);
       poses_.push_back(view.pose);
       if (view.sensor) sensors_.push_back(*view.sensor);
+      if (view.sphere_view) sphere_views_.push_back(*view.sphere_view);
     }
     settings_ = trained_[0]->settings;
     settings_.sh_degree = b_.sh_degree;
@@ -83,7 +84,7 @@ class Training::Step {
     const bool has_normal = b_.loss.normal != 0.0f, has_distortion = b_.loss.distortion != 0.0f;
     const bool has_depth = b_.loss.depth != 0.0f || has_normal || has_distortion;
     const bool has_alpha = b_.loss.alpha != 0.0f || has_normal;
-    const Memory<float> color(machine_, values()), transmittance(machine_, pixels());
+    const Memory<float> color(machine_, values()), transmittance(machine_, b_.spheres ? 0 : pixels());
     const Memory<float> depth(machine_, has_depth ? pixels() : 0), expected(machine_, has_depth ? pixels() : 0);
     const Memory<float> alpha(machine_, has_alpha ? pixels() : 0);
     const Memory<float> normals(machine_, has_normal ? 3 * pixels() : 0);
@@ -103,7 +104,7 @@ class Training::Step {
     poses_on_device_ = posing.drawn();
     films_on_device_ = filming.drawn();
     sensors_on_device_ = posing.sensors();
-    machine_.forward(drawing(), outputs);
+    draw(outputs);
     const Exposures* exposures = b_.exposures && b_.loss.compares_color() ? &*b_.exposures : nullptr;
     ExposureStep exposing(machine_, exposures, views);
     const Memory<float> exposed(machine_, exposures ? values() : 0);
@@ -149,6 +150,13 @@ class Training::Step {
   Drawing drawing() const {
     return {views_.data(),     static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_, films_on_device_,
             sensors_on_device_};
+  }
+  void draw(const gaussians::Outputs& outputs) {
+    if (b_.spheres) {
+      machine_.forward_spheres(*b_.spheres, sphere_views_, outputs.color, outputs.alpha);
+    } else {
+      machine_.forward(drawing(), outputs);
+    }
   }
   std::size_t pixels() const { return views_.size() * views_[0].width * views_[0].height; }
   std::size_t values() const { return pixels() * scene_.channels; }
@@ -204,18 +212,23 @@ class Training::Step {
     std::vector<training::AdamGroup> groups = b_.optimizer.groups(number_);
     const training::AdamSettings settings = b_.optimizer.adam.settings(number_);
     gaussians::Gradients to{};
+    spheres::Gradients to_spheres{};
     std::vector<Memory<float>> gradients;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const std::string& name = b_.optimizer.parameters[i].name;
       const bool by_factors = name == "sh" && has_factors();
       const std::size_t width = by_factors ? gaussians::kShFactors : groups[i].width;
       float* memory = gradients.emplace_back(machine_, rows() * width).data();
-      point(to, name, by_factors, memory);
+      if (b_.spheres) {
+        point(to_spheres, name, memory);
+      } else {
+        point(to, name, by_factors, memory);
+      }
       groups[i].degree = by_factors ? b_.sh_degree : 0;
       (by_factors ? groups[i].factors : reinterpret_cast<const float*&>(groups[i].gradient)) = memory;
     }
     const Memory<std::int32_t> touched(machine_, rows());
-    to.touched = touched.data();
+    to.touched = to_spheres.touched = touched.data();
     const bool observes = b_.observation.has_value();
     const Memory<float> means2d(machine_, observes ? 2 * items() : 0);
     if (observes) (b_.observation->is_absolute ? to.means2d_abs : to.means2d) = means2d.data();
@@ -223,7 +236,15 @@ class Training::Step {
     to.sensors = posing.sensor_sums();
     if (settings_.rays) to.inverse_windshield = posing.glass_sums();
     to.intrinsics = filming.sums();
-    machine_.backward(drawing(), upstream, to);
+    if (b_.spheres) {
+      spheres::Upstream images{};
+      images.color = upstream.color;
+      images.d_color = upstream.d_color;
+      images.d_alpha = upstream.d_alpha;
+      machine_.backward_spheres(*b_.spheres, images, to_spheres);
+    } else {
+      machine_.backward(drawing(), upstream, to);
+    }
     double* means = numbers + places_.means;
     for (const Term& term : b_.loss.terms) {
       float* gradient = term.parameter < 0 ? nullptr : gradients[static_cast<std::size_t>(term.parameter)].data();
@@ -286,6 +307,19 @@ class Training::Step {
       throw std::invalid_argument("the parameter '" + name + "' has no gradient");
   }
 
+  static void point(spheres::Gradients& to, const std::string& name, float* memory) {
+    if (name == "positions")
+      to.positions = memory;
+    else if (name == "colors")
+      to.colors = memory;
+    else if (name == "radii")
+      to.radii = memory;
+    else if (name == "opacities")
+      to.opacities = memory;
+    else
+      throw std::invalid_argument("the parameter '" + name + "' has no gradient");
+  }
+
   const Binding& b_;
   Machine& machine_;
   const Places places_;
@@ -297,6 +331,7 @@ class Training::Step {
   const gaussians::Film* films_on_device_ = nullptr;
   const gaussians::SensorPose* sensors_on_device_ = nullptr;
   std::vector<gaussians::Sensor> sensors_;
+  std::vector<SphereView> sphere_views_;
   gaussians::Settings settings_;
   std::int32_t slice_begins_[2] = {0, 0};
   gaussians::Scene scene_;

@@ -44,6 +44,31 @@ def test_a_step_without_room_changes_nothing(semantics: spheres_pb2.Semantics) -
         assert failures_without_room(maker, state, expected) > 10
 
 
+def test_a_state_that_is_restored_goes_on_alike() -> None:
+    views = [[0], [1, 2], [2], [0], [2, 1], [1], [0]]
+    rates = {**SPHERE_RATES, "exposures": 1e-2}
+    state, restored = (sphere_state(rates=rates) for _ in range(2))
+    with maker_of() as maker:
+        maker.all(state, views[:3])
+        restored.restore({name: tensor.clone() for name, tensor in state.tensors().items()})
+        restored.step, restored.generation = state.step, state.generation
+        found = maker.all(state, views[3:])[0]
+    with maker_of() as maker:
+        assert maker.all(restored, views[3:])[0] == found
+    assert everything(restored) == everything(state)
+
+
+def test_steps_with_python_may_come_between() -> None:
+    state, expected = sphere_state(), sphere_state()
+    with maker_of() as maker:
+        for each in ([0], [1], [2], [0, 1], [2]):
+            plain_step(state, each)
+            assert maker.all(state, [each, each])[1] == 2
+            for _ in range(3):
+                plain_step(expected, each)
+    assert everything(state) == everything(expected)
+
+
 def test_python_makes_the_steps_that_need_it() -> None:
     def compat_alphas(spec: training_pb2.TrainingSpec) -> None:
         spec.spheres.semantics, spec.loss.alpha = spheres_pb2.SEMANTICS_COMPAT, 0.1

@@ -202,28 +202,38 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     assert os.stat(checkpoint).st_mode & 0o077 == 0
 
 
-def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
-    capture: Path, tmp_path: Path, running: WorkerProcess
-):
-    scene, checkpoint = tmp_path / "scene.ply", tmp_path / "scene.fit" / "checkpoint.json"
-    options = ["--sh-degree", "1", "--seconds", "4"]
-    process = ForkedProcess(command(capture, scene, *options, target=running.target))
+def killed_and_resumed(capture: Path, scene: Path, seconds: int, target: str) -> tuple[float, Any]:
+    """Kills a fit after three previews; returns the seconds that it had used, and the fit that resumed it."""
+    process = ForkedProcess(command(capture, scene, "--sh-degree", "1", "--seconds", f"{seconds}", target=target))
     wait_for_previews(scene, 3, process)
     process.kill()
     process.communicate(timeout=60)
-    used = json.loads(checkpoint.read_text())["used"]
-    assert used > 0.8
-    done = fit(capture, scene, "--resume", target=running.target)
+    checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
+    used = json.loads(checkpoint.read_text())["used"] if checkpoint.exists() else float(seconds)
+    return used, fit(capture, scene, "--resume", target=target)
+
+
+def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
+    capture: Path, tmp_path: Path, running: WorkerProcess
+):
+    # On a busy machine the kill may come when the fit is over.
+    for seconds in (4, 16, 64):
+        scene = tmp_path / f"scene{seconds}.ply"
+        used, done = killed_and_resumed(capture, scene, seconds, running.target)
+        if done.returncode == 0:
+            break
     assert done.returncode == 0, done.stderr
-    assert re.search(r" held out, 4 s; background", done.stdout) and re.search(r"\d+ steps, \d+ of 4 s, ", done.stdout)
+    assert used > seconds / 5
+    pattern = rf" held out, {seconds} s; background"
+    assert re.search(pattern, done.stdout) and re.search(rf"\d+ steps, \d+ of {seconds} s, ", done.stdout)
     report = report_of(scene)
-    assert report["seconds"] > 4 - used - 1
+    assert report["seconds"] > seconds - used - 1
     assert report["steps"] > report["resumed_from"] > 0
     # This holds however few steps a busy machine makes in the time.
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 2
     assert len(previews(scene)) >= 4
     # The fit is over, however few steps were made: there is nothing to resume, and all degrees were added.
-    assert not checkpoint.exists()
+    assert not (scene.with_suffix(".fit") / "checkpoint.json").exists()
     assert Gaussians.load(scene).sh_degree == 1 and report["count"] > COUNT
     both = fit(capture, scene, "--seconds", "4", "--steps", "4", target=running.target)
     assert both.returncode == 2 and "not allowed with argument" in both.stderr

@@ -1,4 +1,4 @@
-// What steps of spheres need besides what all steps share: the scene, the views, and the depth range of a step.
+// Steps of spheres: their scene, views and depth range, besides what all steps share.
 #pragma once
 
 #include "spheres/params.h"

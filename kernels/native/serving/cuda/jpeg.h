@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "common/math/number.h"
 #include "serving/cuda/nvjpeg.h"
 
-namespace lumigrad::serving {
+// One namespace per build, so that nanobind does not confuse the emulation's class with that of a GPU.
+LG_BEGIN_ENGINE(serving)
 
 // Encodes images from the host's memory, on streams of its own. Thread-safe. Throws std::runtime_error or
 // std::bad_alloc if the library or the device fails.
@@ -44,4 +46,4 @@ class JpegEncoder {
   std::vector<std::unique_ptr<Slot>> idle_;
 };
 
-}  // namespace lumigrad::serving
+LG_END

@@ -19,7 +19,7 @@ from lumigrad.client.training.exchange import Request, TrainReply
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.v1 import training_pb2
 from support.fault_proxy import FaultProxy
-from support.training.scenes import Lesson, gaussian_lesson
+from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 from support.workers.slow_render import wait_until
 from support.workers.spooling import kill
 from support.workers.worker import WorkerProcess, worker
@@ -72,6 +72,25 @@ def test_a_killed_worker_goes_on_from_its_snapshot_bit_for_bit(
                 os.kill(spooled.worker_pid, signal.SIGKILL)
         assert trainer.resumed == 2
         _assert_same((done, _scene(trainer)), undisturbed)
+
+
+def test_a_training_of_spheres_survives_kills_as_one_of_gaussians_does(spooled: WorkerProcess) -> None:
+    lesson = sphere_lesson()
+    settings = {"gamma": 0.05, "rates": {"positions": 2e-3, "colors": 1e-2, "radii": 5e-3, "opacities": 2e-2}}
+    results = []
+    with Client(spooled.target, retry_s=60) as client:
+        photographs = lesson.wrapped(client, gamma=0.05)
+        for kills in ((), (5, 12)):
+            begin = lesson.scene, lesson.cameras, photographs
+            with client.trainer(*begin, seed=5, snapshot_every=4, **settings) as trainer:
+                losses = []
+                for step in trainer.steps(20, in_flight=4):
+                    losses.append(step.loss)
+                    if step.number in kills:
+                        os.kill(spooled.worker_pid, signal.SIGKILL)
+                assert trainer.resumed == len(kills)
+                results.append((losses, [array.tobytes() for array in trainer.scene().tensors.values()]))
+    assert results[0] == results[1]
 
 
 def test_a_killed_worker_without_a_spool_has_lost_the_training(undisturbed: object) -> None:

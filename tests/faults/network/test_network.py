@@ -159,8 +159,8 @@ def test_a_network_that_stands_still_for_a_while_changes_no_result(setup: Setup,
 
 def test_a_call_whose_line_has_died_is_made_again_over_another(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {"grpc.keepalive_time_ms": 1000, "grpc.http2.ping_timeout_ms": 1000}
-    options = tuple((name, quick.get(name, value)) for name, value in channel._LOOPBACK_OPTIONS)
-    monkeypatch.setattr(channel, "_LOOPBACK_OPTIONS", options)
+    options = tuple((name, quick.get(name, value)) for name, value in channel._DIRECT_OPTIONS)
+    monkeypatch.setattr(channel, "_DIRECT_OPTIONS", options)
     # The client notices the silence later than it would stop making attempts.
     with FaultProxy(setup.process.target) as proxy, Client(proxy.target, retry_s=1) as client:
         call = prepared(setup.verbs["render"], client)

@@ -155,11 +155,13 @@ def test_tls_ends_at_it(workers: list[WorkerProcess], tmp_path: Path) -> None:
             client.info()
 
 
-def test_uploads_too_large_for_its_buffer_survive_a_worker_that_was_just_killed(tmp_path: Path) -> None:
+def uploads_meet_a_dead_worker(folder: Path) -> bool:
+    """Puts and renders scenes just after a worker was killed; returns whether an upload went there first."""
+    folder.mkdir()
     with (
         worker("--device", "cpu") as victim,
         worker("--device", "cpu") as other,
-        envoy([victim.target, other.target], tmp_path, calls_meet_dead_workers=True) as front,
+        envoy([victim.target, other.target], folder, calls_meet_dead_workers=True) as front,
         Client(front.target, timeout_s=120, retry_s=60) as client,
     ):
         scenes = [spheres(seed, count=50_000) for seed in range(16)]
@@ -168,8 +170,14 @@ def test_uploads_too_large_for_its_buffer_survive_a_worker_that_was_just_killed(
         handles = [client.put(scene) for scene in scenes]
         assert all(client.render(handle, CAMERA).color.any() for handle in handles)
         front.wait_for_calls("Put", len(scenes))
-        assert any(call["status"] == "Unavailable" for call in front.calls("Put")), "no upload met the dead worker"
         assert {call["worker"] for call in front.calls("Put") if call["status"] == "OK"} == {other.target}
+        return any(call["status"] == "Unavailable" for call in front.calls("Put"))
+
+
+def test_uploads_too_large_for_its_buffer_survive_a_worker_that_was_just_killed(tmp_path: Path) -> None:
+    # On a busy machine the front may have noticed the death before the first upload.
+    met = any(uploads_meet_a_dead_worker(tmp_path / f"{attempt}") for attempt in range(5))
+    assert met, "no upload met the dead worker"
 
 
 def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: Path) -> None:

@@ -243,20 +243,20 @@ def test_a_step_that_takes_too_long_fails_and_changes_nothing(impatient: SimpleN
     assert works(impatient.b)
 
 
-@pytest.mark.parametrize("more", [0, 3], ids=["of the limit of a hang", "longer"])
+@pytest.mark.parametrize("more", [0, 1], ids=["of the limit of a hang", "longer"])
 def test_work_that_makes_progress_is_no_hang(more: float) -> None:
     # A busy machine may take seconds for a part of the work that is no progress yet.
-    for hang in (4, 12, 36):
+    for hang in (2, 6, 18):
         # `--hang-seconds` is the limit of a call unless `--max-device-seconds` is set.
         longer = ("--max-device-seconds", str(hang + more)) if more else ()
         with tenants("--hang-seconds", str(hang), *longer) as people:
-            error = failure(lambda: TIME_BOMBS["one view"](people.a))
-            if error.code() not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE):
+            try:
+                with watched(people.process, people.b):
+                    error = failure(lambda: TIME_BOMBS["one view"](people.a))
                 assert error.code() == EXHAUSTED
                 assert f"more than the {hang + more} s of the device" in error.details()
-                assert people.process.health() == 1
-                assert works(people.b)
                 return
-            people.process.wait_for_log("the device did not come back")
-            print(f"no progress within {hang} s")
+            except (AssertionError, grpc.RpcError):
+                if "the device did not come back" not in people.process.log:
+                    raise
     raise AssertionError("work that makes progress was taken for a hang")

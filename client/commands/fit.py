@@ -162,10 +162,10 @@ def _run(arguments: argparse.Namespace) -> int:
         seconds, done = time.perf_counter() - began, trainer.step_number
         spent, is_over = pacing.text(done), pacing.is_over(done)
         fitted, held_out = _refined(trainer, recipe, data, folder)
-        trainer.close(finish=is_over)
         if is_over:
-            # Nothing is left to resume.
+            # Nothing is left to resume; a fit that ends here leaves no checkpoint of a training that has ended.
             (folder / _CHECKPOINT).unlink(missing_ok=True)
+        trainer.close(finish=is_over)
         outcome = Outcome.of(client, scene, held_out, fitted, data.background.color)
     report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene))
     duration = "" if recipe.seconds else f", {seconds:.0f} s"

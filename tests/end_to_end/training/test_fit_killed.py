@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lumigrad.client.cli import main
+from lumigrad.client.training.trainer import Trainer
 from support.workers.forks import ForkedProcess, lumigrad
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
@@ -118,6 +120,21 @@ def test_without_snapshots_a_fit_survives_a_worker_that_is_stopped(
     command = ["fit", str(capture), "-o", str(scene), "--target", process.target, *options]
     _disturb(command, scene, spool, process, [(TERMINATE, "preview"), (TERMINATE, "scene")])
     assert scene.read_bytes() == undisturbed
+
+
+def test_no_checkpoint_names_a_training_that_has_ended(
+    capture: Path, process: WorkerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `--resume` of a fit that is killed between the two would say that the worker has lost the training.
+    scene, close, found = tmp_path / "scene.ply", Trainer.close, []
+
+    def watched(trainer: Trainer, *, finish: bool) -> None:
+        found.append((finish, scene.exists(), (scene.with_suffix(".fit") / "checkpoint.json").exists()))
+        close(trainer, finish=finish)
+
+    monkeypatch.setattr(Trainer, "close", watched)
+    assert main(["fit", str(capture), "-o", str(scene), "--target", process.target, *OPTIONS]) == 0
+    assert found == [(True, True, False)]
 
 
 def test_a_worker_that_is_missing_is_reported_soon(capture: Path, tmp_path: Path) -> None:

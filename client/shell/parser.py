@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
     """The parser of `lumigrad` and of each subcommand."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": Help, **settings})
+        # A misspelt option is never taken for one that begins like it.
+        super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **settings})
         # The errors of `int` and `float` name Python types.
         self.register("type", int, whole_number)
         self.register("type", float, number)
@@ -81,8 +82,7 @@ class Parser(argparse.ArgumentParser):
         if first.startswith("-"):
             self.error(f"unknown option: {first}{meant(first.partition('=')[0], self.options.values())}")
         before = next((one for one, after in pairwise(arguments) if after == first and one.startswith("--")), None)
-        flag = next((flag for flag in sorted(self._flags) if before and flag.startswith(before)), None)
-        self.error(f"unexpected argument: {first}" + (f"; {flag} takes no value" if flag else ""))
+        self.error(f"unexpected argument: {first}" + (f"; {before} takes no value" if before in self._flags else ""))
 
     @property
     def _flags(self) -> set[str]:

@@ -24,9 +24,9 @@ def seconds(name: str, value: Any, least: float = -math.inf) -> float:
 
 
 def number(name: str, value: Any) -> float:
-    """Converts `value` to a float; accepts 0-d arrays and tensors."""
+    """Converts `value` to a float; accepts 0-d arrays and tensors. True and False are not numbers."""
     try:
-        if not isinstance(value, (str, bytes)):
+        if not isinstance(value, (str, bytes, bool)) and not str(getattr(value, "dtype", "")).endswith("bool"):
             return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass

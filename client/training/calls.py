@@ -64,7 +64,9 @@ class TargetImages:
 
     def __init__(self, target_images: Sequence[Any]) -> None:
         """Takes for each view a TargetImage, the handle of a stored one, an image, or a function that returns one."""
-        self._target_images = [each if callable(each) else _target_image(each) for each in target_images]
+        self._target_images = [
+            each if callable(each) else _target_image(view, each) for view, each in enumerate(target_images)
+        ]
 
     def __len__(self) -> int:
         return len(self._target_images)
@@ -85,13 +87,14 @@ class TargetImages:
     def put(self, store: SceneStore, call: Call) -> list[str]:
         """Stores the target images that the worker does not have; returns all content hashes."""
 
-        def put(given: TargetImage | SceneHandle | Callable[[], Any]) -> str:
-            image = _target_image(given()) if callable(given) else given
+        def put(numbered: tuple[int, TargetImage | SceneHandle | Callable[[], Any]]) -> str:
+            view, given = numbered
+            image = _target_image(view, given()) if callable(given) else given
             # Each image has its own time-out, which excludes the time to read the photograph.
             own = call.renewed(call.timeout_s)
             return (store.put(image, own) if isinstance(image, TargetImage) else image).content_hash
 
-        return _each(put, self._target_images)
+        return _each(put, enumerate(self._target_images))
 
 
 class Views:
@@ -148,16 +151,21 @@ def _each(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
         return list(pool.map(work, items))
 
 
-def _target_image(value: Any) -> TargetImage | SceneHandle:
+def _target_image(view: int, value: Any) -> TargetImage | SceneHandle:
+    """Converts the target image of a view; errors name the view."""
+    name = f"target_images[{view}]"
     if isinstance(value, SceneHandle):
         if value.kind != "target" or not value.content_hash:
-            text = f"expected handles of target images, got one of {kind_in_words(value.kind)}"
-            raise InvalidArgument.of("target_images", text)
+            text = f"expected the handle of a target image, got one of {kind_in_words(value.kind)}"
+            raise InvalidArgument.of(name, text)
         return value
     if isinstance(value, str | PathLike):
         advice = "read the file, or pass a function that returns its pixels"
-        raise InvalidArgument.of("target_images", f"expected images, got the path {fspath(value)!r}; {advice}")
-    return value if isinstance(value, TargetImage) else TargetImage(value)
+        raise InvalidArgument.of(name, f"expected an image, got the path {fspath(value)!r}; {advice}")
+    try:
+        return value if isinstance(value, TargetImage) else TargetImage(value)
+    except InvalidArgument as error:
+        raise InvalidArgument.of(name, str(error)) from error
 
 
 _MOST = 1 << 40
@@ -263,6 +271,7 @@ class TrainingCalls(Cancellable):
                 **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
             )
             _check_uses(calibrations, {**(rates or {}), **refined}, loss, target_images)
+            warn_of_large_rates({**(rates or {}), **refined})
             steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
@@ -435,9 +444,6 @@ def _check_uses(calibrations: Any, rates: Rates, loss: Loss | None, target_image
 
 def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
     """Returns the rates of cameras and exposures that are refined."""
-    for name, rate in rates.items():
-        if isinstance(rate, bool):
-            raise InvalidArgument.of(f"refine_{name}", f"expected a learning rate, such as 1e-4, or None, got {rate}")
     refined = {
         name: rate if isinstance(rate, Rate) else number(f"refine_{name}", rate)
         for name, rate in rates.items()
@@ -446,7 +452,6 @@ def _refined(**rates: Rate | float | None) -> dict[str, Rate | float]:
     for name, rate in refined.items():
         if not isinstance(rate, Rate) and not 0 <= rate < math.inf:
             raise InvalidArgument.of(f"refine_{name}", f"expected a finite rate >= 0, got {rate}")
-    warn_of_large_rates(refined)
     return refined
 
 

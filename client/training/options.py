@@ -237,7 +237,7 @@ def warn_of_large_rates(rates: Rates) -> None:
     """Warns about rates at which each step of Adam moves cameras or exposures by more than any error they may have."""
     for name in REFINED:
         rate = rates.get(name, 0.0)
-        largest = max(rate.initial, rate.final or 0.0) if isinstance(rate, Rate) else rate
+        largest = max(rate.initial, rate.final or 0.0) if isinstance(rate, Rate) else number(name, rate)
         if largest > _LARGEST_RATE:
             text = f"expected a rate of at most {_LARGEST_RATE:g}, such as 1e-4, got {largest:g}"
             warn_caller(f"refine_{name}: {text}; each step moves a value by about the rate")

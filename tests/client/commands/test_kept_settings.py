@@ -43,7 +43,7 @@ SPHERE = st.fixed_dictionaries(
     optional={
         "gamma": st.sampled_from([0.1, 1, 1.0]),
         "max_depth": st.sampled_from([9, 9.0, 12.5]),
-        "max_hits": st.sampled_from([1, 1.0, True]),
+        "max_hits": st.sampled_from([1, 1.0, np.int64(1)]),
         "n_track": st.sampled_from([1, 2]),
         "background": st.one_of(NUMBERS, st.lists(NUMBERS, min_size=3, max_size=3)),
         "outputs": st.sampled_from(["color", ("color", "info")]),
@@ -93,9 +93,9 @@ def test_equal_values_of_other_types_are_checked_anew() -> None:
     assert made(GaussianSettings, {"antialiased": 1}).antialiased is True
     assert made(GaussianSettings, {"antialiased": True}).antialiased is True
     assert made(GaussianSettings, {"antialiased": 1}) is not made(GaussianSettings, {"antialiased": True})
-    for _ in range(2):
+    for wrong in ({"near": (1.0,)}, {"near": True}) * 2:
         with pytest.raises(InvalidArgument, match="near"):
-            made(GaussianSettings, {"near": (1.0,)})
+            made(GaussianSettings, wrong)
 
 
 def test_values_that_change_are_read_at_each_call() -> None:

@@ -213,7 +213,7 @@ def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
     with pytest.raises(InvalidArgument, match=r"^target_images: expected 4, one for each camera, got 1$"):
         client.trainer(LESSON.scene, LESSON.cameras, target_images=[handle])
     with pytest.raises(
-        InvalidArgument, match=r"^target_images: expected handles of target images, got one of gaussians$"
+        InvalidArgument, match=r"^target_images\[0\]: expected the handle of a target image, got one of gaussians$"
     ):
         client.trainer(LESSON.scene, LESSON.cameras[:1], [client.put(LESSON.scene)])
 

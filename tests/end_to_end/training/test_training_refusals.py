@@ -247,8 +247,10 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"refine_intrinsics": True}, "refine_intrinsics: expected a learning rate, such as 1e-4, or None, got True"),
-        ({"refine_poses": False}, "refine_poses: expected a learning rate"),
+        ({"refine_intrinsics": True}, "refine_intrinsics: expected a number, got True"),
+        ({"refine_poses": False}, "refine_poses: expected a number, got False"),
+        ({"rates": {"means": True}}, r"rates\['means'\]: expected a number, got True"),
+        ({"total_steps": np.bool_(True)}, "total_steps: expected a whole number from 1"),
         ({"density": "mcmc"}, r"density: expected AdaptiveDensity, Mcmc or NoneType, got 'mcmc'; pass"),
         ({"loss": 0.8}, "loss: expected Loss or NoneType, got 0.8; pass a Loss"),
         ({"cameras": CAMERAS[0]}, "cameras: expected a list with a camera for each view, got one camera"),
@@ -263,9 +265,17 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
         ({"calibrations": [0, 0], "refine_poses": 1e-3}, "calibrations: expected refine_intrinsics or refine_lenses"),
         (
             {"target_images": ["a.png", "b.png"]},
-            "target_images: expected images, got the path 'a.png'; read the file, or",
+            r"target_images\[0\]: expected an image, got the path 'a.png'; read the file, or",
         ),
-        ({"target_images": [Path("a.png")] * 2}, "target_images: expected images, got the path 'a.png'"),
+        ({"target_images": [IMAGES[0], Path("a.png")]}, r"target_images\[1\]: expected an image, got the path 'a.png'"),
+        (
+            {"target_images": [IMAGES[0], np.zeros((4, 4), np.float32)]},
+            r"^target_images\[1\]: color: expected shape \[H, W, K\], got \[4, 4\]",
+        ),
+        (
+            {"target_images": [lambda: IMAGES[0], lambda: IMAGES[1][0]]},
+            r"^target_images\[1\]: color: expected shape \[H, W, K\], got ",
+        ),
         ({"target_images": [None, "b.png"]}, "color: expected at least one of color, mask and depth, got none"),
         ({"target_images": None, "loss": Loss()}, "loss: expected target_images with it, .* or leave it out"),
     ],
@@ -312,6 +322,8 @@ def test_rates_beyond_any_error_are_told(client: Client, name: str, rate: float 
     with pytest.warns(UserWarning, match=said) as told, suppress(InvalidArgument):
         client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], **{f"refine_{name}": rate}).close()
     assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=said), suppress(InvalidArgument):
+        client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], rates={"means": 1e-3, name: rate}).close()
 
 
 def test_snapshots_that_are_not_written_are_told(client: Client, tmp_path: Path) -> None:

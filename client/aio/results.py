@@ -22,12 +22,14 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
     """The arrays of a result, as items and as attributes.
 
     Attributes:
+        request: the request of the call.
         timings: the timings of the call.
     """
 
     def __init__(self, result: R, calls: Calls) -> None:
         NamedArrays.__init__(self, result)
         Asynchronous.__init__(self, result, calls)
+        self.request: Any = result.request
         self.timings = result.timings
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,13 +64,15 @@ class AsyncFrame(_AsyncResult[Frame]):
     """A `Frame`, with the same arrays as items and as attributes, whose gradients are awaited.
 
     Attributes:
-        request: the request that was rendered.
+        levels: the part of a scene with levels of detail that was drawn; None for other scenes.
+        files: all JPEG or PNG files, by the output's name, one for each camera.
         encoded: JPEG or PNG files by the output's name, as in a `Frame`.
     """
 
     def __init__(self, frame: Frame, calls: Calls) -> None:
         super().__init__(frame, calls)
-        self.request = frame.request
+        self.levels = frame.levels
+        self.files = frame.files
 
     @property
     def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:

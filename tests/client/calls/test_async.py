@@ -21,7 +21,7 @@ from lumigrad.client import (
     SceneNotFound,
     World,
 )
-from lumigrad.client.aio import AsyncClient, AsyncFrame
+from lumigrad.client.aio import AsyncClient, AsyncDistances, AsyncFrame
 from lumigrad.client.rendering.frame import Frame
 from support.workers.client_load import CAMERA, cloud
 from support.workers.worker import WorkerProcess
@@ -286,3 +286,18 @@ def test_a_stream_may_be_left(worker_process: WorkerProcess):
 
 def test_frames_of_both_kinds_have_the_same_verbs():
     assert set(public(Frame)) <= set(public(AsyncFrame))
+
+
+def test_frames_and_distances_of_both_kinds_have_the_same_attributes(worker_process: WorkerProcess, client: Client):
+    world, spheres = World([Obstacle(Cuboid((1, 1, 1)))]), np.zeros((1, 1, 1, 4), np.float32)
+    blocking = client.render(cloud(), CAMERA, image_format="png"), client.query(world, spheres)
+
+    async def main() -> tuple[AsyncFrame, AsyncDistances]:
+        async with AsyncClient(worker_process.target) as own:
+            return await own.render(cloud(), CAMERA, image_format="png"), await own.query(world, spheres)
+
+    for expected, found in zip(blocking, asyncio.run(main()), strict=True):
+        names = {name for name in vars(expected) if not name.startswith("_")}
+        assert {"timings"} < names <= set(vars(found)), type(expected)
+        assert all(type(getattr(found, name)) is type(getattr(expected, name)) for name in names)
+    assert list(blocking[0].files) == ["color"]

@@ -193,7 +193,9 @@ class EngineRunner:
         if self._transfer.is_cpu and wanted.is_plain:
             options = _rooms(task.engine.rows(state), wanted.names, call.lane)
         elif wanted.format.sparse and task.engine.skips_untouched:
-            options = {"touched_only": True}
+            # Gradients with other rows, such as those of colours per camera, are sent whole.
+            sent_whole = {*wanted.names}.difference(task.plan.row_gradients)
+            options = {"touched_only": sent_whole.isdisjoint(task.engine.rows(state))}
         with arguments_of("spec"):
             steps = task.engine.backward_steps(state, output_gradients, wanted.names, **options)
             result = yield from _checked(steps, before_view)

@@ -61,9 +61,13 @@ def bytes_of(reply: Reply) -> bytes:
 
 
 def out_of_sight(cloud: dict[str, Array], places: str) -> dict[str, Array]:
-    """The cloud with every other primitive behind the camera, whose results no kernel writes in passing."""
+    """The cloud with primitives behind the camera, whose results no kernel writes in passing.
+
+    Every other one is, and thirty-two neighbours, of which kernels skip packs of sixteen.
+    """
     moved = {name: array.copy() for name, array in cloud.items()}
     moved[places][::2, 2] = -5
+    moved[places][8:40, 2] = -5
     return moved
 
 
@@ -84,15 +88,18 @@ def fill(client: RawClient) -> None:
 
 def pictures(client: RawClient) -> Iterator[tuple[str, bytes]]:
     """The replies for small and large images, with all outputs and gradients."""
-    sphere = out_of_sight(sphere_cloud(6, radius=0.05), "positions")
-    gaussian = out_of_sight(gaussian_cloud(6), "means")
+    sphere = out_of_sight(sphere_cloud(48, radius=0.05), "positions")
+    gaussian = out_of_sight(gaussian_cloud(48), "means")
+    colors_of_views = [out_of_sight(gaussian_cloud(48, coefficients=0, views=views), "means") for views in (1, 2)]
     for size in (16, 64, 320):
         camera = opencv_camera(size, size)
-        gradient = {"color": color_gradient(1, size, size, 3)}
         for cloud, spec in (
             (sphere, spec_of(camera, outputs=spheres.OUTPUTS)),
             (gaussian, gaussian_spec(camera, sh_degree=1, outputs=gaussians.OUTPUTS)),
+            (colors_of_views[0], gaussian_spec(camera, outputs=gaussians.OUTPUTS)),
+            (colors_of_views[1], gaussian_spec(camera, camera, outputs=gaussians.OUTPUTS)),
         ):
+            gradient = {"color": color_gradient(len(spec.cameras), size, size, 3)}
             yield f"forward {size}", bytes_of(client.render(spec, cloud=cloud))
             wanted = ["opacities", "cameras", *cloud]
             for sparse in (False, True):

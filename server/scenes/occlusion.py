@@ -95,7 +95,8 @@ class Occlusion:
         cut, tiles = self.cut, all_tiles(camera)
         boxes = ScreenBoxes(cut.table.bounds[cut.pages, cut.levels[cut.pages]], camera, self.plan.settings)
         seen = boxes.meet(tiles)
-        room = min(cut.rows // _FIRST_FRACTION, most_rows)
+        # At least 1, since a pass that hides less than this is the last one.
+        room = max(1, min(cut.rows // _FIRST_FRACTION, most_rows))
         while True:
             # Pages in front of closed tiles are drawn in the end, but cannot open a tile.
             live = np.flatnonzero(boxes.meet(tiles))

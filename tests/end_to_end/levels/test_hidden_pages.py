@@ -136,6 +136,27 @@ def test_two_gaussians_for_each_pixel_are_enough_to_hide_some(client: Client, sc
     assert np.array_equal(frame.color, client.render(ROUNDED, camera).color)
 
 
+@pytest.mark.parametrize("opacity", [0.05, 1.0])
+def test_a_handful_of_gaussians_in_a_handful_of_pixels_is_drawn(client: Client, opacity: float) -> None:
+    """A sixteenth of them, with which the search begins, is none."""
+    count = 12
+    plain = Gaussians(
+        np.linspace((0, 0, 4), (0, 0, 92), count),
+        np.tile((1.0, 0, 0, 0), (count, 1)),
+        np.full((count, 3), 2.0),
+        np.full(count, opacity),
+        sh=np.random.default_rng(2).normal(scale=0.5, size=(count, 1, 3)),
+    )
+    bounds = np.stack([plain.means - 6.1, plain.means + 6.1], axis=1)[:, None]
+    counts, errors = np.ones((count, 1), np.int64), np.zeros((count, 1), np.float32)
+    levels = GaussianLevels(bounds, counts, errors, 0, False, lambda page, _: plain[page : page + 1])
+    camera = Camera.look_at((0, 0, -12), (0, 0, 5), (0, -1, 0), width=3, height=2, fov_degrees=5)
+    frame = client.render(client.put(levels), camera, outputs=OUTPUTS, retain=True)
+    expected = client.render(plain, camera, outputs=OUTPUTS)
+    for name in OUTPUTS:
+        assert np.array_equal(frame[name], expected[name]), name
+
+
 @pytest.mark.parametrize("near", [3.0, 9.0, 19.0, 20.0, 33.0])
 def test_what_is_nearer_than_the_least_depth_hides_nothing(client: Client, scene: SceneHandle, near: float) -> None:
     frame, plain = (client.render(each, FRONT, outputs=OUTPUTS, near=near) for each in (scene, ROUNDED))

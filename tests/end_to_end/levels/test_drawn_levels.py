@@ -49,6 +49,15 @@ def same(one: Frame, other: Frame, *names: str) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in names or ("color",))
 
 
+def test_a_background_is_one_number_for_all_channels(client: Client, scene: SceneHandle) -> None:
+    expected = client.render(scene, [ALL, CAMERA], background=(0.25, 0.25, 0.25))
+    assert expected.color.max() > 0.2
+    for handle in (scene, client.get(scene.scene_id)):
+        assert same(client.render(handle, [ALL, CAMERA], background=0.25), expected)
+        with client.stream(handle, background=0.25) as stream:
+            assert all(same(frame, expected) for frame in stream.frames([[ALL, CAMERA]] * 2))
+
+
 @pytest.mark.parametrize("retain", [False, True])
 def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(
     client: Client, scene: SceneHandle, retain: bool

@@ -33,6 +33,7 @@ from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.image_format import format_messages
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
+from lumigrad.client.values.camera_models import PulsarModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
@@ -292,7 +293,16 @@ class SpreadFrame(Frame):
         joined = [name for name in found[0] if name.startswith(PER_CAMERA)]
         if _has_backgrounds(self.request):
             joined.append("background")
+            found = [_with_camera_axis(gradients) for gradients in found]
         return added(found, _ROWS, joined)
+
+
+def _with_camera_axis(gradients: Gradients) -> Gradients:
+    """Returns the gradients of a part whose cameras have a background each; the axis is missing for one camera."""
+    arrays = dict(gradients)
+    if "background" in arrays:
+        arrays["background"] = np.atleast_2d(arrays["background"])
+    return Gradients(arrays, gradients.timings)
 
 
 def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, route: Route | None = None) -> Frame:
@@ -329,12 +339,18 @@ def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Cal
 
 
 def _is_divisible(request: RenderRequest) -> bool:
-    """Whether cameras can be rendered apart: not if each belongs to one of several scenes or has its own colours."""
+    """Whether cameras can be rendered apart.
+
+    Cameras cannot if each belongs to one of several scenes or has its own colours, or if the depth range of all begins
+    behind the film of the one with the largest focal length.
+    """
     scene = request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
     if isinstance(scene, Gaussians):
         colors = request.tensors.get("colors", None if "sh" in request.tensors else scene.colors)
         return scene.scenes is None and (colors is None or colors.ndim == 2)
-    return isinstance(scene, Spheres)
+    if not isinstance(request.settings, SphereSettings) or not isinstance(scene, Spheres):
+        return False
+    return request.settings.min_depth > 0 or not any(isinstance(each.model, PulsarModel) for each in request.cameras)
 
 
 def _has_backgrounds(request: RenderRequest) -> bool:

@@ -71,6 +71,31 @@ def test_views_are_the_same_and_gradients_sums(client: Client, lone: Client, sto
     close(spread.backward(upstream), whole.backward(upstream))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_share_of_one_camera_has_a_background_of_its_own(client: Client, lone: Client, count: int) -> None:
+    backgrounds = np.random.default_rng(7).random((count, 3))
+    whole = lone.render(gaussians(), ORBIT[:count], background=backgrounds)
+    spread = client.render(gaussians(), ORBIT[:count], background=backgrounds, spread=True)
+    np.testing.assert_array_equal(spread.color, whole.color)
+    found = spread.backward(np.ones_like(whole.color), wanted=("background", "cameras"))
+    close(found, whole.backward(np.ones_like(whole.color), wanted=("background", "cameras")))
+    assert found.background.shape == (count, 3)
+
+
+@pytest.mark.parametrize("min_depth", [0.0, 4.0])
+def test_spheres_begin_behind_the_film_of_the_camera_with_the_largest_focal_length(
+    client: Client, lone: Client, min_depth: float
+) -> None:
+    cameras = [Camera.pulsar([0, 0, -5, 0, 0, 0, focal, 2], 24, 24) for focal in (1.0, 3.9)]
+    options = {"outputs": ("color", "hits"), "min_depth": min_depth, "max_depth": 9.0}
+    spread, whole = client.render(cloud(1), cameras, spread=True, **options), lone.render(cloud(1), cameras, **options)
+    for name, array in whole.items():
+        np.testing.assert_array_equal(spread[name], array, err_msg=name)
+    upstream = np.random.default_rng(11).normal(size=whole.color.shape)
+    wanted = ("positions", "cameras")
+    close(spread.backward(upstream, wanted=wanted), whole.backward(upstream, wanted=wanted))
+
+
 def test_sparse_rows_are_merged(client: Client, lone: Client) -> None:
     looks = [Camera.look_at((x, 0, -4), (x, 0, 0), (0, -1, 0), fov_degrees=12, width=32, height=24) for x in (-2, 2)]
     spread, whole = client.render(gaussians(), looks, spread=True), lone.render(gaussians(), looks)

@@ -143,7 +143,8 @@ class Trainer(Staying):
 
         Args:
             count: the number of steps.
-            batch: the number of views of a step; the worker chooses them, each once before any is repeated.
+            batch: the number of views of a step, at most that of all views; the worker chooses them, each once before
+                any is repeated.
             views: for each of the `count` steps the numbers of its views, instead of `batch`.
             outputs: images to return: "color", "alpha", "depth", "expected_depth"; for surfels also "median_depth",
                 "normals", "distortion", "surface_normals".

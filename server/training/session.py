@@ -357,6 +357,8 @@ class Session:
         require(asked.batch >= 1, "step.batch", "at least 1 where no views are named", asked.batch)
         limit = f"at most {self._runtime.limits.cameras} views (the worker's --max-cameras)"
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
+        known = len(state.views)
+        require(asked.batch <= known, "step.batch", f"at most {known}, the number of views", asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
         loss = None if asked.own_loss else state.plan.loss

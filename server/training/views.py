@@ -128,11 +128,15 @@ class Views:
         return torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0)
 
     def chosen(self, seed: int, position: int, count: int) -> list[int]:
-        """Return `count` views from a position in an endless sequence of random permutations of all views."""
+        """Return `count` views from a position in an endless sequence of random permutations of all views.
+
+        No view is twice among them if there are at least `count`.
+        """
         numbers: list[int] = []
         while len(numbers) < count:
             epoch, start = divmod(position + len(numbers), len(self.messages))
-            numbers += _order(seed, epoch, len(self.messages))[start : start + count - len(numbers)]
+            order = _order(seed, epoch, len(self.messages), count, position % count)
+            numbers += order[start : start + count - len(numbers)]
         return numbers
 
 
@@ -142,9 +146,19 @@ def identity_exposure(device: torch.device) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def _order(seed: int, epoch: int, count: int) -> list[int]:
+def _order(seed: int, epoch: int, count: int, size: int, phase: int) -> list[int]:
+    """Return a permutation of `count` views for steps of `size` views, one of which begins at the position `phase`.
+
+    If a step begins in the permutation before, its views from there are not among the first here, which it takes too.
+    """
     order = list(range(count))
     random.Random(f"views:{seed}:{epoch}").shuffle(order)
+    begun = (epoch * count - phase) % size if epoch and size <= count else 0
+    if begun:
+        before = set(_order(seed, epoch - 1, count, size, phase)[-begun:])
+        first = [number for number in order if number not in before][: size - begun]
+        taken = set(first)
+        order = first + [number for number in order if number not in taken]
     return order
 
 

@@ -97,6 +97,19 @@ def test_the_worker_takes_each_view_once_before_any_comes_again(client: Client) 
         assert [step.views[0] for step in trainer.steps(8)] == views
 
 
+def test_steps_of_several_views_go_on_where_their_number_does_not_divide_that_of_all(client: Client) -> None:
+    lesson: Lesson = gaussian_lesson()
+    cameras, target_images = lesson.cameras[:3], lesson.wrapped(client)[:3]
+    with client.trainer(lesson.scene, cameras, target_images, rates={"means": 1e-4}, seed=3) as trainer:
+        views = [step.views for step in trainer.steps(12, batch=2)]
+        assert all(len(set(each)) == 2 for each in views)
+        shown = [number for each in views for number in each]
+        assert all(sorted(shown[start : start + 3]) == [0, 1, 2] for start in range(0, 24, 3))
+        with pytest.raises(InvalidArgument, match=r"^batch: expected at most 3, the number of views, got 4"):
+            next(trainer.steps(1, batch=4))
+        assert next(trainer.steps(1, batch=3)).number == 12
+
+
 def test_two_clients_cannot_train_one_scene(client: Client) -> None:
     lesson = gaussian_lesson()
     handle = client.put(lesson.scene)

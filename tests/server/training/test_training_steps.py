@@ -211,3 +211,15 @@ def test_views_come_once_in_each_round_and_rounds_differ() -> None:
     assert len(set(rounds)) == 4
     assert views.chosen(7, 4, 9) == chosen[4:13]
     assert views.chosen(8, 0, 24) != chosen
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2])
+@pytest.mark.parametrize(("count", "size"), [(3, 2), (5, 4), (6, 4), (7, 3), (4, 4)])
+def test_no_step_has_a_view_twice_though_rounds_do_not_end_with_a_step(count: int, size: int, phase: int) -> None:
+    views = Views([training_pb2.TrainingView()] * count, [None] * count)
+    begin = views.chosen(7, 0, phase) if phase else []
+    steps = [views.chosen(7, position, size) for position in range(phase, 40 * count * size + phase, size)]
+    assert all(len(set(step)) == size for step in steps)
+    shown = [*begin, *(number for step in steps for number in step)][count:]
+    for start in range(0, len(shown) - count, count):
+        assert sorted(shown[start : start + count]) == list(range(count))

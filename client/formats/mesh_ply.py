@@ -41,6 +41,7 @@ def read_ply(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
             (ragged,) = body.columns(element, (name,))
         else:
             body.columns(element, ())
+    body.check_end()
     if ragged is not None and len(ragged):
         polygons = _triangles(header, ragged, vertices)
     return vertices, polygons
@@ -96,6 +97,11 @@ class _Text:
         except ValueError as error:
             raise self._header.fail(f"expected numbers in each row of {element.name}, got other text") from error
 
+    def check_end(self) -> None:
+        """Raises InvalidArgument if more follows the last element."""
+        if any(word.strip(b"\0") for word in self._words[self._at :]):
+            raise self._header.surplus()
+
     def _take(self, count: int) -> list[bytes]:
         if count < 0 or self._at + count > len(self._words):
             raise EOFError
@@ -120,6 +126,9 @@ class _Binary:
             raise _short(self._header, element)
         self._at += rows.nbytes
         return tuple(rows[name] for name in names)
+
+    def check_end(self) -> None:
+        self._header.check_end(self._at)
 
     def _rows(self, element: PlyElement, counts: dict[str, int]) -> Any:
         """Returns all rows, given the lengths of their lists; None if there are too few bytes."""

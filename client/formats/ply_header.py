@@ -20,6 +20,8 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 
 _LONGEST_HEADER = 1 << 20
+# Bytes of padding behind the content, and of a block in which they are looked for.
+_PADDING, _BLOCK = b"\0\t\n\r ", 1 << 20
 # NumPy's codes of types, whose last character is the size in bytes.
 CODES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
@@ -83,25 +85,44 @@ class PlyHeader:
         text = kind == "ascii"
         elements = _elements(path, lines, text)
         needed = sum(element.count * element.row_bytes for element in elements.values())
+        comments = tuple(line.partition(" ")[2] for line in lines if line.startswith("comment "))
+        header = PlyHeader(path, elements, comments, kind, length)
         # The last value of a text file needs no separator.
         if needed - text > size - length:
-            raise malformed(
-                path,
-                f"expected at least {needed:,} bytes behind the header for "
-                + ", ".join(f"{element.count:,} {element.name}" for element in elements.values())
-                + f"; there are {size - length:,}",
+            raise header.fail(
+                f"expected at least {needed:,} bytes behind the header for {header.counted}; "
+                f"there are {size - length:,}",
             )
-        comments = tuple(line.partition(" ")[2] for line in lines if line.startswith("comment "))
-        return PlyHeader(path, elements, comments, kind, length)
+        if not text and not any(element.lists for element in elements.values()):
+            header.check_end(length + needed)
+        return header
 
     @property
     def vertex_properties(self) -> set[str]:
         """Names of the properties of the element "vertex"; empty without one."""
         return set(self.elements["vertex"].types) if "vertex" in self.elements else set()
 
+    @property
+    def counted(self) -> str:
+        """The elements with their counts, in words."""
+        return ", ".join(f"{element.count:,} {element.name}" for element in self.elements.values())
+
     def fail(self, description: str) -> InvalidArgument:
         """Returns the error to raise about this file."""
         return malformed(self.path, description)
+
+    def check_end(self, end: int) -> None:
+        """Raises InvalidArgument if more than padding follows the last element, which ends at the byte `end`."""
+        with open(self.path, "rb") as file:
+            file.seek(end)
+            while block := file.read(_BLOCK):
+                if block.strip(_PADDING):
+                    raise self.surplus()
+
+    def surplus(self) -> InvalidArgument:
+        """Returns the error to raise about content behind the last element, which readers would leave out."""
+        text = f"expected the end of the file behind {self.counted}, as its header says, got more"
+        return self.fail(f"{text}; the counts or types in the header, or the bytes of the file, were changed")
 
     def points(self) -> Any:
         """Reads the vertices as a structured array with x, y and z."""
@@ -112,10 +133,20 @@ class PlyHeader:
     def table(self, element: str) -> Any:
         """Reads the rows of an element as a structured array."""
         plyfile = require("plyfile", "io", "reading PLY files")
+        if self.kind == "ascii":
+            self._check_lines()
         try:
             return plyfile.PlyData.read(str(self.path))[element].data
         except (plyfile.PlyParseError, ValueError, TypeError, KeyError, OverflowError) as error:
             raise self.fail(f"expected a PLY file, but it does not parse: {error}") from error
+
+    def _check_lines(self) -> None:
+        """Raises InvalidArgument if a text has more lines than rows."""
+        with open(self.path, "rb") as file:
+            file.seek(self.length)
+            lines = sum(1 for line in file if line.strip(_PADDING))
+        if lines > sum(element.count for element in self.elements.values()):
+            raise self.surplus()
 
 
 def fractions(*columns: npt.NDArray[Any]) -> Float32:

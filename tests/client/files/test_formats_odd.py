@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
+from lumigrad.client.datasets import Points
 from lumigrad.client.formats import read_scene, save_gaussians, save_scene
 from support.gaussians.clouds import cloud, gaussians_of
 from support.gaussians.files import sog_files
@@ -23,13 +24,15 @@ ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 FULL = (*BASE, "scale_0", "scale_1", "scale_2", *ROTATION)
 
 
-def write(path: Path, names: Sequence[str], *, head: Sequence[str] = HEAD, end: str = "\n") -> np.ndarray:
+def write(
+    path: Path, names: Sequence[str], *, head: Sequence[str] = HEAD, end: str = "\n", kind: str = "float"
+) -> np.ndarray:
     """Writes five rows of random numbers, the first byte of which is a line feed."""
-    rows = np.random.default_rng(2).normal(size=(5, len(names))).astype("<f4")
+    rows = np.random.default_rng(2).normal(size=(5, len(names))).astype("<f4" if kind == "float" else "<f8")
     content = b"\n" + rows.tobytes()[1:]
-    lines = [*head, "element vertex 5", *(f"property float {name}" for name in names), "end_header", ""]
+    lines = [*head, "element vertex 5", *(f"property {kind} {name}" for name in names), "end_header", ""]
     path.write_bytes(end.join(lines).encode() + content)
-    return np.frombuffer(content, "<f4").reshape(rows.shape)
+    return np.frombuffer(content, rows.dtype).reshape(rows.shape)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=repr)
@@ -82,6 +85,41 @@ def test_properties_that_change_gaussians_are_not_ignored_without_a_word(tmp_pat
     assert told[0].filename == __file__
     done = lumigrad("convert", str(tmp_path / "filtered.ply"), str(tmp_path / "scene.splat"))
     assert done.stderr.count("filter_3D") == 1
+
+
+TAILS = {
+    "rows": lambda content: content.replace(b"element vertex 5", b"element vertex 3"),
+    "types": lambda content: content.replace(b"property double", b"property float"),
+    "line ends": lambda content: content.replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_content_behind_what_a_header_counts_is_not_left_out(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "scene.ply"
+    write(path, FULL, kind="double" if name == "types" else "float")
+    path.write_bytes(TAILS[name](path.read_bytes()))
+    with pytest.raises(
+        InvalidArgument, match=r"scene\.ply: expected the end of the file behind \d vertex, as its header"
+    ):
+        read_scene(path)
+
+
+def test_rows_of_text_behind_what_a_header_counts_are_not_left_out(tmp_path: Path) -> None:
+    lines = ["ply", "format ascii 1.0", "element vertex 1", *(f"property float {name}" for name in "xyz"), "end_header"]
+    (tmp_path / "points.ply").write_text("\n".join([*lines, "1 2 3", "4 5 6", ""]))
+    with pytest.raises(
+        InvalidArgument, match=r"points\.ply: expected the end of the file behind 1 vertex, as its header"
+    ):
+        Points.load(tmp_path / "points.ply")
+
+
+@pytest.mark.parametrize("padding", [b"\n", b"\0" * 512], ids=len)
+def test_padding_behind_a_scene_is_left_out(tmp_path: Path, padding: bytes) -> None:
+    rows = write(tmp_path / "scene.ply", FULL)
+    with (tmp_path / "scene.ply").open("ab") as file:
+        file.write(padding)
+    np.testing.assert_array_equal(read_scene(tmp_path / "scene.ply").means, rows[:, :3])
 
 
 def test_the_folder_of_a_scene_is_named_from_inside(tmp_path: Path, worker_process: WorkerProcess) -> None:

@@ -286,6 +286,8 @@ def test_ply_files_that_are_wrong_say_what_is(kind: str, tmp_path: Path) -> None
     refused(ply(kind, faces, vertices).replace(b"vertex_indices", b"corner_indices"), "a list vertex_indices")
     strips = ply(kind, faces, vertices).replace(b"element face", b"element tristrips")
     refused(strips, 'expected an element "face", got "tristrips"')
+    more = b"3 0 1 2\n" if kind == "ascii" else struct.pack("<BB3i", 1, 3, 0, 1, 2)
+    refused(ply(kind, faces, vertices, more), "expected the end of the file behind 12 vertex, 8 face, 1 edge")
 
 
 def test_what_follows_the_triangles_of_a_binary_stl_is_left_out(tmp_path: Path) -> None:

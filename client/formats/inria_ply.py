@@ -1,6 +1,7 @@
 """Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32.
 
-Files of 2D Gaussians (surfels) have two scales. Files of round Gaussians may have one scale and no rotation.
+Files of 2D Gaussians (surfels) have two scales. Files of round Gaussians may have one scale and no rotation. Files may
+have red, green and blue in place of the constant harmonics.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import numpy as np
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.formats.ply_header import PlyHeader, vertex_header, write_vertices
+from lumigrad.client.formats.ply_header import PlyHeader, fractions, vertex_header, write_vertices
 from lumigrad.client.formats.scene import (
     StoredScene,
     logarithms_of_scales,
     logits_of_opacities,
     opacities_from_logits,
     scales_from_logarithms,
+    sh_from_colors,
 )
 from lumigrad.client.formats.source import shortened
 
-_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0")
+_REQUIRED = ("x", "y", "z", "opacity", "scale_0")
+_BASE = ("f_dc_0", "f_dc_1", "f_dc_2")
+# Colours as displayed, which some exporters write in place of their coefficients.
+_COLORS = ("red", "green", "blue")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 # Redundant properties: normals are 0, and colours repeat the harmonics.
 _HARMLESS = ("nx", "ny", "nz", "red", "green", "blue", "alpha")
@@ -41,7 +46,13 @@ _MODE_COMMENTS = {
 
 def holds_gaussians(header: PlyHeader) -> bool:
     """Whether the file has this format."""
-    return {"f_dc_0", "scale_0"} <= header.vertex_properties
+    names = header.vertex_properties
+    return "scale_0" in names and ("f_dc_0" in names or {*_COLORS, "opacity"} <= names)
+
+
+def looks_like_gaussians(header: PlyHeader) -> bool:
+    """Whether the vertices are Gaussians, even if the file does not have this format."""
+    return holds_gaussians(header) or {"scale_0", "rot_0"} <= header.vertex_properties
 
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
@@ -55,7 +66,9 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
     # A single scale applies to all axes, so that rotations have no effect.
     is_round = not names & {"scale_1", "scale_2"}
     turned = () if is_round and not names & set(_ROTATION) else _ROTATION
-    missing = [name for name in (*_REQUIRED, *(() if is_round else ("scale_1",)), *turned) if name not in names]
+    base = _BASE if "f_dc_0" in names else _COLORS
+    needed = (*_REQUIRED, *base, *(() if is_round else ("scale_1",)), *turned)
+    missing = [name for name in needed if name not in names]
     if missing:
         raise header.fail(f"expected the vertex properties {', '.join(missing)} as well")
     lists = [name for name, kind in header.elements["vertex"].types.items() if kind == "list"]
@@ -75,7 +88,7 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
 
 def _say_ignored(header: PlyHeader) -> None:
     """Warns of properties that may belong to another kind of Gaussians, such as filters, motions or other kernels."""
-    known = {*_REQUIRED, *_ROTATION, *_HARMLESS, "scale_1", "scale_2"}
+    known = {*_REQUIRED, *_BASE, *_ROTATION, *_HARMLESS, "scale_1", "scale_2"}
     ignored = [name for name in header.elements["vertex"].types if name not in known and not name.startswith("f_rest_")]
     if ignored:
         text = shortened(", ".join(ignored), 300)
@@ -148,7 +161,10 @@ def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:
     rest = [f"f_rest_{k}" for k in range(count)]
     if count not in _REST_COUNTS or not set(rest) <= names:
         raise header.fail(f"expected f_rest_0 to f_rest_8, 23, 44 or 71, or none; got {count} of them")
-    base = _columns(vertices, ("f_dc_0", "f_dc_1", "f_dc_2"))[:, None]
+    if "f_dc_0" in names:
+        base = _columns(vertices, _BASE)[:, None]
+    else:
+        base = sh_from_colors(fractions(*(vertices[name] for name in _COLORS)))
     if not count:
         return base
     higher = _columns(vertices, tuple(rest)).reshape(len(base), 3, count // 3).transpose(0, 2, 1)

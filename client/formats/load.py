@@ -11,7 +11,7 @@ from lumigrad.client.base.cautions import warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_compressed_ply
 from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
-from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply
+from lumigrad.client.formats.inria_ply import holds_gaussians, looks_like_gaussians, read_inria_ply
 from lumigrad.client.formats.ksplat import looks_like_ksplat, read_ksplat
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.sample import located
@@ -122,7 +122,7 @@ def is_gaussian_scene(path: str | PathLike[str]) -> bool:
     if not _start_of(Path(path)).startswith(_PLY_MAGIC):
         return True
     header = PlyHeader.read(path)
-    return holds_packed_gaussians(header) or holds_gaussians(header)
+    return holds_packed_gaussians(header) or looks_like_gaussians(header)
 
 
 def _start_of(path: Path) -> bytes:

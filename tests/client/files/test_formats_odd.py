@@ -10,7 +10,7 @@ import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.datasets import Points
-from lumigrad.client.formats import read_scene, save_gaussians, save_scene
+from lumigrad.client.formats import is_gaussian_scene, read_scene, save_gaussians, save_scene
 from support.gaussians.clouds import cloud, gaussians_of
 from support.gaussians.files import sog_files
 from support.workers.forks import lumigrad
@@ -120,6 +120,33 @@ def test_padding_behind_a_scene_is_left_out(tmp_path: Path, padding: bytes) -> N
     with (tmp_path / "scene.ply").open("ab") as file:
         file.write(padding)
     np.testing.assert_array_equal(read_scene(tmp_path / "scene.ply").means, rows[:, :3])
+
+
+def test_colours_may_stand_for_their_coefficients(tmp_path: Path) -> None:
+    made = cloud(count=20, degree=0, seed=4)
+    levels = np.random.default_rng(4).integers(0, 256, (20, 3), dtype=np.uint8)
+    names = (*"xyz", "red", "green", "blue", "opacity", "scale_0", "scale_1", "scale_2", *ROTATION)
+    logits = np.log(made.opacities / (1 - made.opacities))
+    columns = [*made.means.T, *levels.T, logits, *np.log(made.scales).T, *made.quats.T]
+    table = np.empty(20, [(name, "u1" if name in ("red", "green", "blue") else "<f4") for name in names])
+    for name, column in zip(names, columns, strict=True):
+        table[name] = column
+    kinds = [f"property {'uchar' if table.dtype[name] == np.uint8 else 'float'} {name}" for name in names]
+    header = "\n".join([*HEAD, "element vertex 20", *kinds, "end_header", ""])
+    (tmp_path / "scene.ply").write_bytes(header.encode() + table.tobytes())
+    assert is_gaussian_scene(tmp_path / "scene.ply")
+    read = read_scene(tmp_path / "scene.ply")
+    np.testing.assert_allclose(0.5 + 0.28209479 * read.sh[:, 0], levels / 255, atol=1e-6)
+    np.testing.assert_allclose(read.opacities, made.opacities, atol=1e-6)
+    np.testing.assert_allclose(read.scales, made.scales, rtol=1e-5)
+
+
+def test_gaussians_without_colours_are_not_taken_for_spheres(tmp_path: Path) -> None:
+    write(tmp_path / "anchors.ply", (*"xyz", "f_anchor_feat_0", "opacity", "scale_0", "scale_1", "scale_2", *ROTATION))
+    with pytest.raises(InvalidArgument, match=r"expected Gaussians \(vertex properties f_dc_0"):
+        read_scene(tmp_path / "anchors.ply")
+    done = lumigrad("info", "anchors.ply", folder=tmp_path)
+    assert done.returncode == 1 and "expected Gaussians (vertex properties f_dc_0" in done.stderr
 
 
 def test_the_folder_of_a_scene_is_named_from_inside(tmp_path: Path, worker_process: WorkerProcess) -> None:

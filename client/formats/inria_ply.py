@@ -33,6 +33,8 @@ _COLORS = ("red", "green", "blue")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 # Redundant properties: normals are 0, and colours repeat the harmonics.
 _HARMLESS = ("nx", "ny", "nz", "red", "green", "blue", "alpha")
+# In fewer Gaussians than this, numbers may be unusual.
+_LEAST_ROWS = 16
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
 # Other trainers' comments about antialiasing; the last one counts.
@@ -75,6 +77,7 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
     if lists:
         raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
     _say_ignored(header)
+    _say_activated(header, vertices)
     return StoredScene(
         means=_columns(vertices, ("x", "y", "z")),
         quats=_columns(vertices, turned) if turned else np.tile(np.array([1, 0, 0, 0], np.float32), (len(vertices), 1)),
@@ -93,6 +96,18 @@ def _say_ignored(header: PlyHeader) -> None:
     if ignored:
         text = shortened(", ".join(ignored), 300)
         warn_caller(f"{header.path}: properties of Gaussians that are ignored: {text}")
+
+
+def _say_activated(header: PlyHeader, vertices: Any) -> None:
+    """Warns of numbers that are probably standard deviations and opacities."""
+    scales = [name for name in vertices.dtype.names if name.startswith("scale_")]
+    opacities = np.asarray(vertices["opacity"])
+    if len(vertices) < _LEAST_ROWS or not all((vertices[name] > 0).all() for name in scales):
+        return
+    # The logits of a trained scene are on both sides of 0 and 1, and most of its scales below 1.
+    if 0 <= opacities.min() < opacities.max() <= 1:
+        text = f"{scales[0]} to {scales[-1]} are all above 0, and opacity from 0 to 1, but this format has logarithms"
+        warn_caller(f"{header.path}: {text} and logits; if they are scales and opacities themselves, export it anew")
 
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -147,6 +148,20 @@ def test_gaussians_without_colours_are_not_taken_for_spheres(tmp_path: Path) -> 
         read_scene(tmp_path / "anchors.ply")
     done = lumigrad("info", "anchors.ply", folder=tmp_path)
     assert done.returncode == 1 and "expected Gaussians (vertex properties f_dc_0" in done.stderr
+
+
+def test_scales_and_opacities_that_are_not_logarithms_and_logits_are_told(tmp_path: Path) -> None:
+    names = (*"xyz", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2", *ROTATION)
+    rows = np.random.default_rng(5).uniform(0.01, 0.9, (50, len(names))).astype("<f4")
+    lines = [*HEAD, "element vertex 50", *(f"property float {name}" for name in names), "end_header", ""]
+    (tmp_path / "scene.ply").write_bytes("\n".join(lines).encode() + rows.tobytes())
+    with pytest.warns(UserWarning, match=r"scene\.ply: scale_0 to scale_2 are all above 0, and opacity from 0 to 1"):
+        read_scene(tmp_path / "scene.ply")
+    rows[:, 7:10] = np.log(rows[:, 7:10])
+    (tmp_path / "scene.ply").write_bytes("\n".join(lines).encode() + rows.tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_scene(tmp_path / "scene.ply")
 
 
 def test_the_folder_of_a_scene_is_named_from_inside(tmp_path: Path, worker_process: WorkerProcess) -> None:

@@ -108,6 +108,12 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
     trimesh = require("trimesh", "mesh", "reading mesh files")
     with open(path, "rb") as file:
         content = _in_lines(_without_rest(path, file.read()))
+    facets = _facets_in(content)
+    corners = len(re.findall(rb"\bvertex\b", content, re.IGNORECASE)) if facets else 0
+    # The parser would join the vertices of different facets.
+    if corners > 3 * facets:
+        text = f"expected three vertices of each facet, got {corners:,} of {facets:,}"
+        raise malformed(path, f"{text}; export triangles instead of polygons")
     try:
         scene = trimesh.load_scene(BytesIO(content), file_type="stl", process=False)
     except Exception as error:  # Parsers raise various errors for damaged files.
@@ -119,7 +125,10 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
         for shape in shapes
         if np.size(getattr(shape, "faces", ()))
     ]
-    _check_facets(path, content, sum(len(faces) for _, faces in parts))
+    read = sum(len(faces) for _, faces in parts)
+    # The parser skips a last solid that is truncated.
+    if 0 < read < facets:
+        raise malformed(path, f"expected {facets} whole triangles, got {read}; the file may be incomplete")
     return parts
 
 
@@ -158,8 +167,6 @@ def _stl_end(content: bytes) -> tuple[int, int]:
     return count, _STL_HEADER + _STL_TRIANGLE * count
 
 
-def _check_facets(path: str | PathLike[str], content: bytes, read: int) -> None:
-    """Raises InvalidArgument for a text whose last solid is truncated, which the parser skips silently."""
-    written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", content, re.MULTILINE | re.IGNORECASE))
-    if 0 < read < written:
-        raise malformed(path, f"expected {written} whole triangles, got {read}; the file may be incomplete")
+def _facets_in(content: bytes) -> int:
+    """Returns the number of facets in a text STL; 0 for a binary one."""
+    return len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", content, re.MULTILINE | re.IGNORECASE))

@@ -341,3 +341,14 @@ def test_text_stl_need_not_be_in_lines(tmp_path: Path, separator: str) -> None:
     (tmp_path / "one.stl").write_text(text.replace("\n", separator)[:-300])
     with pytest.raises(InvalidArgument, match=r"one.stl: expected \d+ whole triangles, got 12; the file may be"):
         Mesh.load(tmp_path / "one.stl")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_facets_of_more_than_three_vertices_are_refused(tmp_path: Path, count: int) -> None:
+    corners = "".join(f"vertex {x} {y} 0\n" for x, y in ((0, 0), (1, 0), (1, 1), (0, 1)))
+    facet = f"facet normal 0 0 1\nouter loop\n{corners}endloop\nendfacet\n"
+    (tmp_path / "quads.stl").write_text(f"solid a\n{facet * count}endsolid a\n")
+    with pytest.raises(
+        InvalidArgument, match=rf"quads\.stl: expected three vertices of each facet, got {4 * count} of"
+    ):
+        Mesh.load(tmp_path / "quads.stl")

@@ -18,20 +18,24 @@ def read_obj(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
     """Reads vertices [V, 3] and triangles [F, 3] of all groups, in the order of the file.
 
     Raises:
-        InvalidArgument: a damaged file; names the line.
+        InvalidArgument: a damaged file, or one with free-form surfaces; names the line.
     """
     vertices: list[list[float]] = []
     polygons: list[Corners] = []
     text = Path(path).read_text("utf-8-sig", errors="replace").replace("\\\n", " ")
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.lstrip().startswith(("v", "f")):
+        if not line.lstrip().startswith(("v", "f", "surf")):
             continue
         kind, *values = line.partition("#")[0].split() or [""]
+        if kind == "surf":
+            text = f"expected polygons, got a free-form surface at line {number}"
+            raise malformed(path, f"{text}, which is not supported; export triangles")
         try:
             if kind == "v":
                 x, y, z = values[:3]
                 vertices.append([float(x), float(y), float(z)])
-            elif kind == "f":
+            # Older files have "fo".
+            elif kind in ("f", "fo"):
                 polygons.append(_corners(values, len(vertices)))
         except ValueError as error:
             expected = "expected a mesh as OBJ, with lines `v x y z` and `f` of at least three vertices, counted from 1"

@@ -352,3 +352,12 @@ def test_facets_of_more_than_three_vertices_are_refused(tmp_path: Path, count: i
         InvalidArgument, match=rf"quads\.stl: expected three vertices of each facet, got {4 * count} of"
     ):
         Mesh.load(tmp_path / "quads.stl")
+
+
+def test_polygons_by_their_older_name_are_read_and_surfaces_without_polygons_refused(tmp_path: Path) -> None:
+    corners = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\n"
+    (tmp_path / "part.obj").write_text(f"{corners}f 1 2 3\nfo 1 2 4\n")
+    np.testing.assert_array_equal(Mesh.load(tmp_path / "part.obj").faces, [[0, 1, 2], [0, 1, 3]])
+    (tmp_path / "part.obj").write_text(f"{corners}f 1 2 3\ncstype bspline\nsurf 0 1 0 1 1 2 3 4\nend\n")
+    with pytest.raises(InvalidArgument, match=r"part\.obj: expected polygons, got a free-form surface at line 7"):
+        Mesh.load(tmp_path / "part.obj")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.formats.gltf.accessors import POSITIONS, read_accessor, read_indices
+from lumigrad.client.formats.gltf.accessors import POSITIONS, has_data, read_accessor, read_indices
 from lumigrad.client.formats.gltf.document import Document, Json
 from lumigrad.client.formats.gltf.nodes import (
     QUANTIZATION,
@@ -75,6 +75,12 @@ def _read_primitive(document: Document, primitive: Json, where: str) -> tuple[Fl
     attributes = document.object(primitive.get("attributes"), f"{where}.attributes")
     if "POSITION" not in attributes:
         raise document.fail(f"expected the attribute POSITION in {where}")
+    for index in (attributes["POSITION"], *([primitive["indices"]] if "indices" in primitive else ())):
+        # Accessors without data stand for zeros, or for what an extension has.
+        if not has_data(document, index):
+            names = ", ".join(document.extensions(primitive, where)) or "none"
+            text = f"expected data in accessors[{index}] of {where}, whose extensions ({names}) are not supported"
+            raise document.fail(f"{text}; write the file without compression")
     vertices = read_accessor(document, attributes["POSITION"], "VEC3", POSITIONS, "POSITION").astype(np.float64)
     order = np.arange(len(vertices))
     if "indices" in primitive:

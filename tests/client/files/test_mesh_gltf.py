@@ -134,6 +134,16 @@ def test_required_extensions_that_change_the_shape_are_refused(name: str, tmp_pa
         file.save(tmp_path / "part.glb", [file.primitive()], extensionsUsed=[name], extensionsRequired=[name])
 
 
+@pytest.mark.parametrize("accessor", [0, 1])
+def test_numbers_that_only_an_extension_has_are_not_zeros(accessor: int, tmp_path: Path) -> None:
+    file = Glb()
+    made = file.primitive() | {"extensions": {"KHR_draco_mesh_compression": {"bufferView": 0}}}
+    del file.json["accessors"][accessor]["bufferView"]
+    said = rf"part\.glb: expected data in accessors\[{accessor}\].*KHR_draco_mesh_compression.*without compression"
+    with pytest.raises(InvalidArgument, match=said):
+        file.save(tmp_path / "part.glb", [made], extensionsUsed=["KHR_draco_mesh_compression"])
+
+
 def test_instances_are_refused_and_not_drawn_once(tmp_path: Path) -> None:
     file = Glb()
     node = {"mesh": 0, "extensions": {"EXT_mesh_gpu_instancing": {"attributes": {"TRANSLATION": 0}}}}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.placement import placed
 from lumigrad.client.formats.scene import LINEAR, SRGB, StoredScene, joined
@@ -27,6 +28,8 @@ _LARGEST_DEGREE = 4
 _DEGREE = "radiance:sphericalHarmonicsDegree"
 _COEFFICIENTS = "radiance:sphericalHarmonicsCoefficients"
 _MOST_PRIMS = 1_000_000
+# The purposes of prims that are not for final pictures.
+_STAND_INS = ("proxy", "guide")
 # The shape of each element.
 _WIDTHS: dict[str, tuple[int, ...]] = {
     "positions": (3,),
@@ -72,15 +75,24 @@ def _read(path: Path) -> StoredScene:
 
 
 def _particle_fields(path: Path, stage: Any) -> Iterator[Any]:
-    """Yields the visible prims of Gaussian ellipsoids in the order of the stage; refuses other kernels by name."""
+    """Yields the visible prims of Gaussian ellipsoids in the order of the stage, without stand-ins.
+
+    Raises:
+        InvalidArgument: other kernels; names them.
+    """
     usd, geometry, volumes = (pxr(name, "reading USD files") for name in ("Usd", "UsdGeom", "UsdVol"))
     predicate = usd.TraverseInstanceProxies(usd.PrimDefaultPredicate)
+    stand_ins = 0
     for number, prim in enumerate(usd.PrimRange.Stage(stage, predicate)):
         if number == _MOST_PRIMS:
             raise malformed(path, f"expected at most {_MOST_PRIMS:,} prims")
         if not prim.IsA(volumes.ParticleField):
             continue
         if geometry.Imageable(prim).ComputeVisibility() == geometry.Tokens.invisible:
+            continue
+        # Stand-ins for what is rendered would be drawn twice.
+        if geometry.Imageable(prim).ComputePurpose() in _STAND_INS:
+            stand_ins += 1
             continue
         if not prim.HasAPI(volumes.ParticleFieldKernelGaussianEllipsoidAPI):
             kernels = [name for name in prim.GetAppliedSchemas() if "Kernel" in name and "Base" not in name]
@@ -90,6 +102,9 @@ def _particle_fields(path: Path, stage: Any) -> Iterator[Any]:
                 "which is not supported",
             )
         yield prim
+    if stand_ins:
+        text = f"Gaussians of the purposes {' and '.join(_STAND_INS)} are left out: {stand_ins} prims"
+        warn_caller(f"{path}: {text}")
 
 
 def _hint(stage: Any) -> str:

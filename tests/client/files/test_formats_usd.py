@@ -110,6 +110,20 @@ def test_transforms_instances_and_what_is_not_shown(tmp_path):
         assert_looks(read.reordered(np.arange(12 + 8 * k, 20 + 8 * k)), second, matrix @ moved)
 
 
+def test_stand_ins_are_not_drawn_with_what_they_stand_for(tmp_path):
+    stage, add = stage_of(tmp_path / "scene.usda")
+    add("/plain", cloud(count=3, degree=0, seed=1))
+    for count, purpose in ((5, "render"), (7, "proxy"), (9, "guide")):
+        parent = UsdGeom.Xform.Define(stage, f"/{purpose}")
+        parent.CreatePurposeAttr(purpose)
+        add(f"/{purpose}/field", cloud(count=count, degree=0, seed=count))
+    stage.Save()
+    with pytest.warns(
+        UserWarning, match=r"scene\.usda: Gaussians of the purposes proxy and guide are left out: 2 prims"
+    ):
+        assert len(read_scene(tmp_path / "scene.usda")) == 8
+
+
 def test_half_precision_is_read_where_there_is_no_single(tmp_path):
     made = cloud(count=30, degree=1)
     stage, add = stage_of(tmp_path / "scene.usdc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,17 +14,15 @@ import numpy as np
 
 from lumigrad.client.base.arguments import file_path
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.mesh_files import scaled
-from lumigrad.client.formats.source import shortened
 from lumigrad.client.formats.world_files import nearby
-from lumigrad.client.robots.chain import SLACK, Joint, Mimic
+from lumigrad.client.robots.chain import Joint, Mimic
+from lumigrad.client.robots.urdf_elements import check_elements, malformed, warn_of_degrees
 from lumigrad.client.values.mesh import Mesh
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
-_LONGEST_DESCRIPTION = 300
 # URL schemes of meshes.
 _PACKAGES = ("package", "model")
 _SCHEMES = ("", "file", *_PACKAGES)
@@ -53,7 +51,7 @@ class Urdf:
         for what, names in (("link", links), ("joint", tuple(joint.name for joint in joints))):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise _malformed(path, f"expected {what}s with unique names, {twice[0]!r} occurs more than once")
+                raise malformed(path, f"expected {what}s with unique names, {twice[0]!r} occurs more than once")
         return Urdf(path, links, joints, {link.name: tuple(link.collisions) for link in robot.links if link.collisions})
 
     @property
@@ -74,11 +72,6 @@ class Urdf:
         return roots[0]
 
 
-def _malformed(path: Path, description: str) -> InvalidArgument:
-    # Shortened, because libraries' messages can be long.
-    return InvalidArgument.of("urdf", f"{fspath(path)}: {description[:_LONGEST_DESCRIPTION]}")
-
-
 def _parse(path: Path) -> Any:
     """Parses the robot with yourdfpy."""
     yourdfpy = require("yourdfpy", "robot", "reading URDF files")
@@ -88,42 +81,25 @@ def _parse(path: Path) -> Any:
         # yourdfpy accepts damaged files partially.
         root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
     except etree.XMLSyntaxError as error:
-        raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
+        raise malformed(path, f"expected XML: {error}; expand xacro files first") from error
     if root.tag != "robot":
-        raise _malformed(path, f"expected a URDF, whose root is <robot>, got <{root.tag}>")
-    _warn_of_degrees(path, root)
+        raise malformed(path, f"expected a URDF, whose root is <robot>, got <{root.tag}>")
     if macro := next((each.tag for each in root.iter(etree.Element) if "xacro}" in each.tag), None):
-        raise _malformed(path, f"expected a URDF, got xacro's {macro.rpartition('}')[2]!r}; expand xacro files first")
+        raise malformed(path, f"expected a URDF, got xacro's {macro.rpartition('}')[2]!r}; expand xacro files first")
+    check_elements(path, root)
+    warn_of_degrees(path, root)
     try:
         urdf = yourdfpy.URDF.load(io.BytesIO(content), build_scene_graph=False, load_meshes=False)
     except Exception as error:  # The parser raises various errors, as for missing elements and invalid numbers.
-        raise _malformed(path, f"expected a URDF: {type(error).__name__}: {error}") from error
+        raise malformed(path, f"expected a URDF: {type(error).__name__}: {error}") from error
     if not urdf.robot.links:
-        raise _malformed(path, "expected links, got none")
+        raise malformed(path, "expected links, got none")
     return urdf.robot
-
-
-def _warn_of_degrees(path: Path, root: Any) -> None:
-    """Warns of angles beyond a turn, which are probably degrees."""
-    for owner in root.iter("joint", "collision"):
-        for angles in (origin.get("rpy", "") for origin in owner.iterchildren("origin")):
-            if any(abs(angle) > math.tau + SLACK for angle in _numbers(angles)):
-                named = (owner if owner.tag == "joint" else owner.getparent()).get("name")
-                text = f"expected radians, got beyond a turn: {shortened(angles)}; are they degrees?"
-                warn_caller(f"{path}: rpy of the origin in {owner.tag} of {named!r}: {text}")
-
-
-def _numbers(text: str) -> list[float]:
-    """Returns the numbers in a text; none if it has other words, which the parser refuses."""
-    try:
-        return [float(word) for word in text.split()]
-    except ValueError:
-        return []
 
 
 def _joint(path: Path, joint: Any, links: frozenset[str]) -> Joint:
     def wrong(expected: str, value: Any) -> InvalidArgument:
-        return _malformed(path, f"joint {joint.name!r}: expected {expected}, got {value!r}")
+        return malformed(path, f"joint {joint.name!r}: expected {expected}, got {value!r}")
 
     if joint.type not in _KINDS:
         raise wrong(f"the type {', '.join(_KINDS[:-1])} or {_KINDS[-1]}", joint.type)
@@ -164,14 +140,14 @@ def resolved(path: Path, file: str) -> Path:
     scheme, _, rest = file.replace("\\", "/").rpartition("://")
     if scheme not in _SCHEMES:
         known = ", ".join(f"{known}://" for known in _SCHEMES if known)
-        raise _malformed(path, f"expected a file, or an address with {known}, got {file!r}")
+        raise malformed(path, f"expected a file, or an address with {known}, got {file!r}")
     names = [Path(rest), Path(unquote(rest))]
     if scheme in _PACKAGES:
         # Packages are folders, with or without their own name.
         names += [Path(*name.parts[1:]) for name in names]
     found = nearby(path, names)
     if found is None:
-        raise _malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
+        raise malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
     return found
 
 
@@ -190,7 +166,7 @@ def mesh_of(urdf: Urdf, link: str) -> Mesh:
         except InvalidArgument:
             raise
         except ValueError as error:
-            raise _malformed(urdf.path, f"link {link!r}: {error}") from error
+            raise malformed(urdf.path, f"link {link!r}: {error}") from error
         origin = np.eye(4) if shape.origin is None else np.asarray(shape.origin, np.float64)
         vertices.append(points @ origin[:3, :3].T + origin[:3, 3])
         faces.append(triangles + count)
@@ -205,13 +181,13 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
         return np.asarray(made.vertices, np.float64), np.asarray(made.faces)
     named = geometry.mesh.filename
     if named is None:
-        raise _malformed(urdf.path, "expected a filename for each <mesh>, got none")
+        raise malformed(urdf.path, "expected a filename for each <mesh>, got none")
     mesh = Mesh.load(resolved(urdf.path, named))
     if geometry.mesh.scale is not None:
         try:
             mesh = scaled(mesh, geometry.mesh.scale)
         except InvalidArgument as error:
-            raise _malformed(urdf.path, f"{named}: {error}") from error
+            raise malformed(urdf.path, f"{named}: {error}") from error
     return np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces)
 
 

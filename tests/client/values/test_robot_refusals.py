@@ -62,6 +62,47 @@ def test_damaged_urdf_files(tmp_path, joints, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('xyz="0 0.4 0"', 'xyz="0.4"', "xyz of <origin> in joint 'wrist': expected three numbers, got 0.4"),
+        ('xyz="0 0.4 0"', 'xyz="0 0.4 0 1"', "xyz of <origin> in joint 'wrist': expected three numbers, got 0 0.4 0 1"),
+        ('rpy="1.2 0.1 -0.7"', 'rpy="1.2"', "rpy of <origin> in joint 'wrist': expected three numbers, got 1.2"),
+        (
+            'rpy="1.2 0.1 -0.7"',
+            'quat_xyzw="0 0 0 1"',
+            "<origin> in joint 'wrist': expected the attributes xyz and rpy alone, got quat_xyzw",
+        ),
+        ("0 0.4 0", '0 0.4 0"/><origin xyz="0 0 0', "joint 'wrist': expected one <origin>, got 2"),
+        (BOX, f'<origin xyz="1"/>{BOX}', "xyz of <origin> in collision of 'hand': expected three numbers, got 1"),
+        (BOX, BOX * 2, "collision of 'hand': expected one <geometry>, got 2"),
+        (
+            BOX,
+            '<geometry><box size="1 1 1"/><sphere radius="1"/></geometry>',
+            "collision of 'hand': expected one shape in <geometry>, got box, sphere",
+        ),
+    ],
+)
+def test_what_other_readers_would_leave_out_is_refused(tmp_path, old, new, message):
+    path = write_urdf(tmp_path / "odd.urdf", ZOO, {"hand": f"<collision>{BOX}</collision>"})
+    text = path.read_text()
+    assert text.count(old) == 1
+    Robot.load(path, ZOO_SPHERES)
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InvalidArgument, match=r"^urdf: .*odd\.urdf: ") as raised:
+        Robot.load(path, ZOO_SPHERES)
+    assert message in str(raised.value)
+
+
+def test_limits_in_degrees_are_warned_of(tmp_path):
+    path = write_urdf(tmp_path / "degrees.urdf", changed("wrist", limits=(-170, 170)))
+    with pytest.warns(UserWarning, match=r"degrees\.urdf: limits of 'wrist': expected radians, got -170 to 170"):
+        Robot.load(path, ZOO_SPHERES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Robot.load(write_urdf(tmp_path / "turns.urdf", changed("wrist", limits=(-12.6, 1e9))), ZOO_SPHERES)
+
+
 def test_files_that_are_no_urdf(tmp_path, path):
     for content, message in (
         (path.read_bytes()[:-200], "expected XML"),

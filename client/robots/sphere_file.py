@@ -130,6 +130,9 @@ def _spheres(values: Any, path: Path | None) -> dict[str, Float64]:
 def _rows(entry: str, values: Any, path: Path | None) -> Float64:
     """Returns [n, 4], from mappings with center and radius, or from four numbers each."""
     if isinstance(values, list) and values and all(isinstance(value, Mapping) for value in values):
+        for value in values:
+            if other := [key for key in value if key not in ("center", "radius")]:
+                raise _wrong(path, entry, "only center and radius of each sphere", other[0])
         values = [[*(_listed(value.get("center"))), value.get("radius")] for value in values]
     expected = "a list of {center: [x, y, z], radius: r}, or finite numbers [n, 4]: x y z r, metres"
     try:

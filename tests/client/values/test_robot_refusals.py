@@ -204,6 +204,13 @@ def test_wrong_spheres(path, spheres, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("text", ["radius: 0,1", "radius: 0.1, offset: [0, 0, 1]"])
+def test_what_a_sphere_says_besides_is_not_ignored(tmp_path, path, text):
+    (tmp_path / "spheres.yml").write_text(f"arm:\n- {{center: [0, 0, 0], {text}}}\n")
+    with pytest.raises(InvalidArgument, match=r"spheres\.yml: spheres of link 'arm': expected only center and radius"):
+        Robot.load(path, tmp_path / "spheres.yml")
+
+
 def test_wrong_sphere_files(tmp_path, path):
     for content, message in ((b"a: [1", "expected a YAML file"), (b"3", "expected spheres by link, got 3")):
         (tmp_path / "wrong.yml").write_bytes(content)

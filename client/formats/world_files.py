@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,10 +49,31 @@ def read_yaml(name: str, path: str | PathLike[str]) -> Any:
         raise InvalidArgument.of(name, f"{fspath(path)}: expected a YAML file, got {reason}") from error
 
 
+# Numbers and truth of YAML 1.2. PyYAML has those of 1.1: there 1e-3 is text, 010 is 8, 1:30 is 90, and on is true.
+_SCALARS = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
+_CHANGED = ("bool", "int", "float", "timestamp")
+_TAG = "tag:yaml.org,2002:"
+
+
 def _loader(yaml: Any) -> Any:
     """Returns PyYAML's safe loader, made to refuse duplicate keys, of which it would keep only the last."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+            first: [(tag, pattern) for tag, pattern in found if tag.removeprefix(_TAG) not in _CHANGED]
+            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def construct_yaml_int(self, node: Any) -> int:
+            return int(self.construct_scalar(node))
+
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
             seen = set()
@@ -64,6 +86,9 @@ def _loader(yaml: Any) -> Any:
                     seen.add((key.tag, key.value))
             return node
 
+    for name, (pattern, firsts) in _SCALARS.items():
+        Loader.add_implicit_resolver(f"{_TAG}{name}", re.compile(f"(?:{pattern})$"), list(firsts))
+    Loader.add_constructor(f"{_TAG}int", Loader.construct_yaml_int)
     return Loader
 
 

@@ -211,6 +211,19 @@ def test_what_a_sphere_says_besides_is_not_ignored(tmp_path, path, text):
         Robot.load(path, tmp_path / "spheres.yml")
 
 
+def test_numbers_of_yaml_are_decimal(tmp_path, path):
+    """PyYAML reads 1e-2 as text, 010 as 8, 1:30 as 90 and `on` as true, as YAML 1.1 says."""
+    text = "collision_spheres:\n  arm:\n  - {center: [1e-2, 010, +.5], radius: 1e-1}\ncollision_sphere_buffer: 1e-2\n"
+    (tmp_path / "spheres.yml").write_text(text)
+    np.testing.assert_allclose(SphereFile.of(tmp_path / "spheres.yml").spheres["arm"], [[0.01, 10, 0.5, 0.11]])
+    for wrong in ("1:30", "on", "2026-11-29"):
+        (tmp_path / "spheres.yml").write_text(f"arm:\n- {{center: [0, 0, 0], radius: {wrong}}}\n")
+        with pytest.raises(InvalidArgument, match=r"spheres\.yml: spheres of link 'arm': expected a list of"):
+            Robot.load(path, tmp_path / "spheres.yml")
+    (tmp_path / "spheres.yml").write_text("on:\n- {center: [0, 0, 0], radius: 0.1}\n")
+    assert list(SphereFile.of(tmp_path / "spheres.yml").spheres) == ["on"]
+
+
 def test_wrong_sphere_files(tmp_path, path):
     for content, message in ((b"a: [1", "expected a YAML file"), (b"3", "expected spheres by link, got 3")):
         (tmp_path / "wrong.yml").write_bytes(content)

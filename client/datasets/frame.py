@@ -19,6 +19,8 @@ Offset = tuple[float, float, float]
 # the first, so coarser steps swallow the last refinements. The second is a fraction of a pixel, which is not yet
 # visible.
 _SWALLOWED, _COARSE = 1e-5, 1e-4
+# Relative errors of the positions of equal poses.
+_ROUNDING = 1e-12
 
 
 def offset_of(views: Sequence[View], finest: float = _SWALLOWED) -> Offset | None:
@@ -44,7 +46,9 @@ def lost_by_views(views: Sequence[View]) -> str:
 def _places(views: Sequence[View]) -> tuple[Float64, float]:
     """Returns the positions of cameras [V, 3], and their largest distance from the mean; 1 for cameras at one place."""
     positions = np.array([view.camera.position for view in views], np.float64)
-    return positions, float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max()) or 1.0
+    extent = float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max())
+    # Smaller distances are rounding errors.
+    return positions, extent if extent > _ROUNDING * float(np.abs(positions).max()) else 1.0
 
 
 def moved(camera: Camera, translation: Float64) -> Camera:

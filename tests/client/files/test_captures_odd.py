@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
-from lumigrad.client import InvalidArgument
+from lumigrad.client import InvalidArgument, Spheres
 from lumigrad.client.datasets import Capture
+from lumigrad.client.formats.points_ply import save_spheres
 
 COUNT = 6
 CAMERAS = "1 PINHOLE 64 48 60 61 32 24\n"
@@ -88,3 +92,47 @@ def test_the_angle_of_a_frame_overrides_the_focal_length_of_all(tmp_path: Path) 
     angles = {"camera_angle_x": 1.0, "camera_angle_y": 0.8}
     model = Capture.load(write_transforms(tmp_path, [np.eye(4)], **angles)).views[0].camera.model
     assert (model.fx, model.fy) == pytest.approx((32 / np.tan(0.5), 24 / np.tan(0.4)))
+
+
+def looking(eye: np.ndarray) -> np.ndarray:
+    """The matrix camera to world, with OpenGL's axes, of a camera that looks at the origin."""
+    back = eye / np.linalg.norm(eye)
+    right = np.cross((0, 0, 1), back)
+    right /= np.linalg.norm(right)
+    matrix = np.eye(4)
+    matrix[:3] = np.stack([right, np.cross(back, right), back, eye], axis=1)
+    return matrix
+
+
+RING = [looking(np.array([4 * np.cos(a), 4 * np.sin(a), 1.0 + a % 1])) for a in np.linspace(0, 6, 12)]
+FLIPPED = np.diag([1.0, -1.0, -1.0, 1.0])
+
+
+def write_ring(folder: Path, form: str, poses: Sequence[np.ndarray], focal: float = 60.0) -> Path:
+    """A data set of views around 200 points; `poses` are camera to world, with OpenGL's axes."""
+    places = np.random.default_rng(0).uniform(-0.5, 0.5, (200, 3))
+    if form == "transforms":
+        save_spheres(Spheres(places, np.full((200, 3), 0.5), np.full(200, 0.1)), folder / "points.ply")
+        frames = [{"file_path": f"{k}.png", "transform_matrix": pose.tolist()} for k, pose in enumerate(poses)]
+        top = {"w": 64, "h": 48, "fl_x": focal, "cx": 32, "cy": 24, "ply_file_path": "points.ply", "frames": frames}
+        (folder / "transforms.json").write_text(json.dumps(top))
+        return folder
+    lines = []
+    for k, pose in enumerate(poses):
+        inverse = np.linalg.inv(pose @ FLIPPED)
+        quat, place = Rotation.from_matrix(inverse[:3, :3]).as_quat()[[3, 0, 1, 2]], inverse[:3, 3]
+        lines += [f"{k + 1} {' '.join(map(str, (*quat, *place)))} 1 {k}.png", ""]
+    (folder / "cameras.txt").write_text(f"1 SIMPLE_PINHOLE 64 48 {focal} 32 24\n")
+    (folder / "images.txt").write_text("\n".join([*lines, ""]))
+    rows = [f"{k} {' '.join(map(str, place))} 9 9 9 0" for k, place in enumerate(places)]
+    (folder / "points3D.txt").write_text("\n".join(rows))
+    return folder
+
+
+def test_cameras_at_one_place_are_not_too_fine_for_float32(tmp_path: Path) -> None:
+    """Their distances from each other are rounding errors, which are no extent."""
+    places = np.array([3.0, 4.0, 5.0]) * (1 + 1e-15 * np.arange(5))[:, None]
+    poses = [looking(place) for place in places]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Capture.load(write_ring(tmp_path, "transforms", poses))

@@ -45,13 +45,13 @@ def agreement(tracks: Sequence[Track], cameras: Mapping[int, Camera]) -> float |
     if not found or len(ids) <= _NEAREST:
         return None
     places = np.array([place for place, _ in found])
-    eyes, shown = _eyes_and_shown(places, [cameras[key] for key in ids])
+    eyes, shown = eyes_and_shown(places, [cameras[key] for key in ids])
     answers = [_answers(place, row, eyes, shown[index]) for index, (place, row) in enumerate(found)]
     total = np.concatenate(answers)
     return float(total.mean()) if len(total) >= _LEAST_ANSWERS else None
 
 
-def _eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64, Array]:
+def eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64, Array]:
     """Returns the positions of cameras [N, 3], and whether their pictures contain points [P, N]; ignores distortion."""
     eyes, shown = [], []
     for camera in cameras:

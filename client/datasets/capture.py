@@ -12,8 +12,9 @@ import numpy as np
 
 from lumigrad.client.base.arguments import file_path, one_of
 from lumigrad.client.base.arrays import Float64, float64_array
-from lumigrad.client.base.cautions import warn_of
+from lumigrad.client.base.cautions import warn_caller, warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
+from lumigrad.client.datasets.doubts import doubts
 from lumigrad.client.datasets.fields import Fields, read_json
 from lumigrad.client.datasets.files import Files, unique_names
 from lumigrad.client.datasets.frame import lost_by_views, moved
@@ -81,28 +82,10 @@ class Capture:
         """
         path = file_path("path", path)
         folder = path if path.is_dir() else path.parent
-        photographs = None if images is None else folder / images
-        if not path.is_dir():
-            if path.is_file() and path.suffix.lower() != ".json":
-                raise malformed(path, "expected a data set: its folder, or its .json file; a scene's file is none")
-            return _load_file(path, photographs, sensors)
-        if (path / "transforms.json").is_file():
-            return _load_file(path / "transforms.json", photographs, sensors)
-        if (path / _BLENDER).is_file():
-            return _load_blender(path, photographs, sensors)
-        if (keyframes := find_keyframes(path)) is not None:
-            return Capture(read_keyframes(keyframes, photographs, sensors))
-        model = find_model(path)
-        if model is not None:
-            return Capture(*read_model(model, photographs, sensors))
-        if (path / "cameras.json").is_file():
-            return _load_file(path / "cameras.json", photographs, sensors)
-        raise malformed(
-            path,
-            "expected transforms.json or transforms_train.json, cameras.json, images.bin or images.txt of COLMAP, also "
-            "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: `lumigrad capture` finds "
-            "them",
-        )
+        capture = _load(path, None if images is None else folder / images, sensors)
+        for doubt in doubts(capture.views, capture.points):
+            warn_caller(f"{path}: {doubt}")
+        return capture
 
     def save(self, folder: str | PathLike[str], *, form: str = "nerfstudio") -> None:
         """Writes cameras and points as a data set that `load`, and the program that the form is named after, read.
@@ -189,6 +172,30 @@ class Capture:
         """Returns the rotation, world to camera, and the position of each camera."""
         models = [view.camera.model for view in self.views]
         return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel | SensorModel)]
+
+
+def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
+    if not path.is_dir():
+        if path.is_file() and path.suffix.lower() != ".json":
+            raise malformed(path, "expected a data set: its folder, or its .json file; a scene's file is none")
+        return _load_file(path, photographs, sensors)
+    if (path / "transforms.json").is_file():
+        return _load_file(path / "transforms.json", photographs, sensors)
+    if (path / _BLENDER).is_file():
+        return _load_blender(path, photographs, sensors)
+    if (keyframes := find_keyframes(path)) is not None:
+        return Capture(read_keyframes(keyframes, photographs, sensors))
+    model = find_model(path)
+    if model is not None:
+        return Capture(*read_model(model, photographs, sensors))
+    if (path / "cameras.json").is_file():
+        return _load_file(path / "cameras.json", photographs, sensors)
+    raise malformed(
+        path,
+        "expected transforms.json or transforms_train.json, cameras.json, images.bin or images.txt of COLMAP, also "
+        "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: `lumigrad capture` finds "
+        "them",
+    )
 
 
 def _load_blender(folder: Path, photographs: Path | None, sensors: bool) -> Capture:

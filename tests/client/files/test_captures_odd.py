@@ -129,6 +129,26 @@ def write_ring(folder: Path, form: str, poses: Sequence[np.ndarray], focal: floa
     return folder
 
 
+@pytest.mark.parametrize("form", ["transforms", "colmap"])
+@pytest.mark.parametrize("wrong", ["axes", "inverse"])
+def test_cameras_that_look_away_from_all_points_are_told(form: str, wrong: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Capture.load(write_ring(tmp_path, form, RING))
+    poses = [pose @ FLIPPED if wrong == "axes" else np.linalg.inv(pose) for pose in RING]
+    with pytest.warns(UserWarning, match=r"1[12] of 12 cameras show none of its 200 points: .* camera to world with"):
+        Capture.load(write_ring(tmp_path, form, poses))
+
+
+@pytest.mark.parametrize("form", ["transforms", "colmap"])
+@pytest.mark.parametrize("focal", [2.4, 0.9])
+def test_focal_lengths_in_other_units_than_pixels_are_told(form: str, focal: float, tmp_path: Path) -> None:
+    write_ring(tmp_path, form, RING, focal)
+    said = rf"{tmp_path}: expected focal lengths in pixels, got {focal} for the picture 0, 64x48: .* millimetres or"
+    with pytest.warns(UserWarning, match=said):
+        Capture.load(tmp_path)
+
+
 def test_cameras_at_one_place_are_not_too_fine_for_float32(tmp_path: Path) -> None:
     """Their distances from each other are rounding errors, which are no extent."""
     places = np.array([3.0, 4.0, 5.0]) * (1 + 1e-15 * np.arange(5))[:, None]

@@ -39,6 +39,8 @@ _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 _MOST_16 = (1 << 16) - 1
 # 16-bit pictures that never reach a sixteenth of their range come from sensors with at most 12 bits.
 _LEAST_16 = 1 << 12
+# Masks have levels up to 255, unless these are labels. The colours of grey pixels differ by less than the last number.
+_LARGEST_LABEL, _COLORED = 127, 32
 _UNREADABLE = {
     **dict.fromkeys((".heic", ".heif"), "HEIC needs the package pillow-heif; install it, or convert it to JPEG or PNG"),
     **dict.fromkeys(
@@ -138,7 +140,7 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
         elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
             levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
         else:
-            levels = np.asarray(_decoded(picture).convert("L"))
+            levels = _of_colors(np.asarray(_decoded(picture).convert("RGB")))
         turned = _turned(image.fromarray(levels), orientation)
         mask = np.asarray(turned.resize(size, image.Resampling.NEAREST), np.uint8)
     if not mask.any():
@@ -147,8 +149,18 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
             "expected a mask that lets a part of the photograph through, got one that is black everywhere; take the "
             "photograph out of the data set, or the mask",
         )
-    # Programs that label pixels write flags of 0 and 1.
-    return mask * np.uint8(255) if mask.max() == 1 else mask
+    # Programs that label pixels write flags of 0 and 1, or the numbers of things.
+    return np.asarray(np.where(mask > 0, 255, mask), np.uint8) if mask.max() <= _LARGEST_LABEL else mask
+
+
+def _of_colors(pixels: Array) -> Array:
+    """Returns the levels of a mask [H, W, 3]: those of grey pixels; with other colours, which are labels, 0 and 255."""
+    most = pixels.max(axis=-1)
+    if (most - pixels.min(axis=-1)).max(initial=0) <= _COLORED:
+        image: Any = require("PIL.Image", "fit", "reading masks")
+        return np.asarray(image.fromarray(pixels).convert("L"))
+    # A JPEG's black is not always 0.
+    return np.asarray(np.where(most > _COLORED, 255, 0), np.uint8)
 
 
 def _of_alpha(pixels: Array, path: Path) -> Array:
@@ -158,8 +170,7 @@ def _of_alpha(pixels: Array, path: Path) -> Array:
     if seen.size == 0 or (seen.min() == seen.max() and seen.max() > 0):
         return np.ascontiguousarray(alpha)
     if alpha.min() == 255:
-        image: Any = require("PIL.Image", "fit", "reading masks")
-        return np.asarray(image.fromarray(np.ascontiguousarray(pixels[..., :3])).convert("L"))
+        return _of_colors(np.ascontiguousarray(pixels[..., :3]))
     raise malformed(
         path,
         "expected a mask in its colours or in its transparency, got both; save it in grey, black where the photograph "

@@ -258,6 +258,11 @@ def test_levels_that_have_no_8_bits_are_refused(tmp_path: Path, name: str, pixel
         read_picture(tmp_path / name, WHOLE)
 
 
+# Pictures in which programs paint each thing with another level or colour.
+LABELS = MASK // 255 * np.where(np.arange(WIDTH) < 8, 1, 2).astype(np.uint8)
+COLOURS = (LABELS[..., None] == (1, 2, 9)) * np.uint8(128)
+
+
 def of_alpha(path: Path, color: int) -> None:
     Image.fromarray(np.dstack([np.full((HEIGHT, WIDTH, 3), color, np.uint8), MASK]), "RGBA").save(path)
 
@@ -273,6 +278,12 @@ def of_alpha(path: Path, color: int) -> None:
         ("float.tif", lambda path: Image.fromarray((MASK / 255).astype(np.float32)).save(path)),
         ("palette.png", lambda path: Image.fromarray(MASK).convert("P").save(path)),
         ("opaque.png", lambda path: Image.fromarray(MASK).convert("RGBA").save(path)),
+        ("number.png", lambda path: Image.fromarray(MASK // 255 * 7).save(path)),
+        ("labels.png", lambda path: Image.fromarray(LABELS).save(path)),
+        ("colours.png", lambda path: Image.fromarray(COLOURS).save(path)),
+        ("colours.jpg", lambda path: Image.fromarray(COLOURS).save(path, quality=95, subsampling=0)),
+        ("clear.png", lambda path: Image.fromarray(COLOURS).convert("RGBA").save(path)),
+        ("colours_palette.png", lambda path: Image.fromarray(COLOURS).convert("P").save(path)),
         ("white.png", lambda path: of_alpha(path, 255)),
         ("grey.png", lambda path: of_alpha(path, 90)),
         ("la.png", lambda path: Image.fromarray(np.dstack([np.full_like(MASK, 200), MASK]), "LA").save(path)),

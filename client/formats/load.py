@@ -93,6 +93,7 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False, lod: in
     # NumPy would warn of invalid numbers in damaged files; the results are checked below.
     with np.errstate(all="ignore"):
         scene = _read(path, lod)
+    _check_activated(path, scene)
     invalid = scene.invalid()
     skipped = np.logical_or.reduce(list(invalid.values())) if invalid else np.zeros(len(scene), bool)
     if invalid and skip_invalid:
@@ -105,6 +106,18 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False, lod: in
         f"expected finite numbers, but {skipped.sum():,} of {len(scene):,} Gaussians have invalid "
         f"{', '.join(invalid)}, the first is number {int(skipped.argmax()):,}; skip_invalid=True leaves them out",
     )
+
+
+def _check_activated(path: Path, scene: StoredScene) -> None:
+    """Raises InvalidArgument if most scales or opacities are out of range: training damages few of them."""
+    outside = {
+        "scales >= 0": ((scene.scales < 0).any(axis=1), "logarithms"),
+        "opacities from 0 to 1": ((scene.opacities < 0) | (scene.opacities > 1), "logits"),
+    }
+    for expected, (rows, meant) in outside.items():
+        if 2 * rows.sum() > len(scene):
+            text = f"expected {expected}, but those of {rows.sum():,} of {len(scene):,} Gaussians are not"
+            raise malformed(path, f"{text}; if they are {meant}, which this format does not have, export it anew")
 
 
 def is_gaussian_scene(path: str | PathLike[str]) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
+from lumigrad.client.formats.gltf import write_glb
+from lumigrad.client.formats.splat import write_splat
 from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
 from support.gaussians.files import sog_files
 from support.workers.forks import lumigrad
@@ -22,6 +25,11 @@ def made() -> Cloud:
 
 def convert(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return lumigrad("convert", *arguments, folder=folder)
+
+
+def save(made: Cloud, path: Path) -> Path:
+    save_gaussians(gaussians_of(made), path)
+    return path
 
 
 def test_there_and_back_through_every_format(tmp_path: Path, made: Cloud) -> None:
@@ -114,6 +122,17 @@ def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) ->
     done = convert("scene.ply", "out.ply", folder=tmp_path)
     assert done.stderr == "lumigrad: left out 1 Gaussians that are not finite\n"
     assert len(load_gaussians(tmp_path / "out.ply")) == len(gaussians) - 1
+
+
+def test_files_of_logarithms_or_logits_are_not_taken_for_damaged_gaussians(tmp_path: Path, made: Cloud) -> None:
+    """These formats store scales and opacities themselves."""
+    stored = read_scene(save(made, tmp_path / "scene.ply")).of_degree(0)
+    write_glb(replace(stored, opacities=stored.opacities + 2), tmp_path / "scene.glb")
+    write_splat(replace(stored, scales=np.log(stored.scales / 9)), tmp_path / "scene.splat")
+    for name, said in (("scene.glb", "opacities from 0 to 1"), ("scene.splat", "scales >= 0")):
+        done = convert(name, "out.ply", folder=tmp_path)
+        assert done.returncode == 1 and f"{name}: expected {said}, but " in done.stderr
+        assert not (tmp_path / "out.ply").exists()
 
 
 def test_refusals_are_of_the_shell(tmp_path: Path, made: Cloud) -> None:

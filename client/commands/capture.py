@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 
 from lumigrad.client.datasets import Capture, colmap_run
@@ -16,7 +17,12 @@ from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.parser import path_of
 
 _READ = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
-_HEIC, _VIDEOS = (".heic", ".heif"), (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm")
+# Photographs that it does not read, by their suffixes.
+_UNREAD = {
+    **{".heic": "HEIC", ".heif": "HEIC", ".avif": "AVIF", ".jxl": "JPEG XL"},
+    **{f".{raw}": raw.upper() for raw in ("dng", "nef", "cr2", "cr3", "arw", "raf", "orf", "rw2")},
+}
+_VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm")
 _LEAST = 3
 _ADVICE = (
     "each thing has to be sharp in three photographs or more, from places that differ by about 10 degrees, and have "
@@ -86,10 +92,12 @@ def _photographs(folder: Path) -> list[Path]:
         raise InvalidArgument.of("photographs", f"expected a folder of photographs, got {folder}, which does not exist")
     if not folder.is_dir():
         raise InvalidArgument.of("photographs", f"expected a folder of photographs, got {folder}")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    # macOS writes what other file systems cannot store into files of its own beside the photographs.
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("._"))
     found = [path for path in files if path.suffix.lower() in _READ]
-    heic = [path for path in files if path.suffix.lower() in _HEIC]
-    unread = f"leaves out what COLMAP does not read: {len(heic)} in HEIC; convert to JPEG" if heic else ""
+    kinds = Counter(_UNREAD[path.suffix.lower()] for path in files if path.suffix.lower() in _UNREAD)
+    counts = ", ".join(f"{count} in {kind}" for kind, count in sorted(kinds.items()))
+    unread = f"leaves out what COLMAP does not read: {counts}; convert to JPEG" if kinds else ""
     if len(found) < _LEAST:
         text = f"expected at least {_LEAST} photographs in {folder}, found {len(found)}"
         raise InvalidArgument.of("photographs", f"{text}; {unread}" if unread else text)

@@ -165,6 +165,15 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "photographs alone have no cameras: `lumigrad capture` finds them" in capsys.readouterr().err
 
 
+def test_photographs_that_colmap_does_not_read_are_counted(tmp_path: Path, program: Path, capsys):
+    source, _ = photographs(tmp_path / "holiday"), reconstruction(program, 6)
+    for name in ("a.heic", "b.HEIC", "c.avif", "d.dng", "notes.txt", "._p0.jpg"):
+        (source / name).write_bytes(b"")
+    assert main(["capture", str(source), "-o", str(tmp_path / "out")]) == 0
+    said = "leaves out what COLMAP does not read: 1 in AVIF, 1 in DNG, 2 in HEIC; convert to JPEG\n"
+    assert said in (err := capsys.readouterr().err) and "lumigrad: 6 photographs" in err
+
+
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_failure_of_colmap_is_told(tmp_path: Path, program: Path, broken: bool, capsys):
     if broken:

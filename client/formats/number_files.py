@@ -18,6 +18,8 @@ from lumigrad.client.formats.source import shortened
 
 NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
 _UNITS = frozenset({"m", "meter", "meters", "metre", "metres", "rad", "radian", "radians"})
+# Values that programs write for missing numbers.
+_MISSING = frozenset({"na", "n/a", "null", "none"})
 _OTHER_UNITS = frozenset({"mm", "cm", "dm", "km", "um", "in", "inch", "inches", "ft", "deg", "degree", "degrees", "°"})
 
 
@@ -74,7 +76,7 @@ def _text(path: Path, places: Mapping[str, int], *, any_unit: bool) -> Float64:
     rows = [_fields(content) for content in contents if content]
     columns: list[tuple[str, str]] = []
     # A first row without any number names the columns; a mistyped row would still have some.
-    if rows and not any(map(_is_number, rows[0])):
+    if rows and not any(_is_number(field) or field.lower() in _MISSING for field in rows[0]):
         columns, rows = [_name_and_unit(field, places) for field in rows[0]], rows[1:]
     elif rows:
         columns = _columns_in(_comment_above(lines, contents), len(rows[0]), places)
@@ -148,12 +150,17 @@ def _parts(name: str) -> list[str]:
 def _fields(line: str) -> list[str]:
     """Returns the fields of a line between semicolons, commas or blanks."""
     separator = next((mark for mark in ";," if mark in line), None)
-    fields = [field.strip() for field in line.removesuffix(separator or "").split(separator)]
+    fields = [_unquoted(field.strip()) for field in line.removesuffix(separator or "").split(separator)]
     words = [word for field in fields for word in field.replace(",", " ").split()]
     if len(words) > len(fields) and any(map(_is_number, words)):
         # Commas may be decimal points.
         raise ValueError(f"numbers with decimal points and one kind of separator, got {shortened(line, 60)!r}")
     return fields
+
+
+def _unquoted(field: str) -> str:
+    """Returns a field without the quotes around it; a field that was split inside of quotes keeps them."""
+    return field[1:-1].strip() if len(field) > 1 and field[0] == field[-1] == '"' else field
 
 
 def _order(names: Sequence[str], places: Mapping[str, int]) -> list[int]:

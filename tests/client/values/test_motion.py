@@ -46,6 +46,7 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
         ("i.csv", "R [m],X (m),Z,Y\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        ("q.csv", "\n".join(",".join(f'"{value}"' for value in row) for row in SPHERES)),
         ("j.csv", "r_m,X_M,z,y_m\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
         ("k.txt", "# r [m] x [m] y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
         # NumPy's savetxt writes names as a comment.
@@ -186,6 +187,8 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.npz", b"PK\x03\x04 damaged", r"a.npz: expected numbers: "),
         ("a.npz", {"a": np.zeros(3), "b": np.zeros(3)}, r"an array named 'spheres', or a single one; it has a, b"),
         ("a.csv", b"O.1,2,3\n4,5,6\n", r"a.csv: expected numbers: could not convert string to float: 'O.1'"),
+        ("a.csv", b'"1,5","2,5"\n', r"a.csv: expected numbers"),
+        ("a.csv", b"NA,NA,NA\n1,2,3\n", r"a.csv: expected numbers: could not convert string to float: 'NA'"),
         ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
         # If names were ignored, an index would become a coordinate, and an intensity a radius.

@@ -15,8 +15,13 @@ import pytest
 _STORE_BYTES = 80 << 20
 # The log monitor is off, since nobody reads the workers' logs here.
 _NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
-# Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
-_NO_MEMORY_MONITOR = {"RAY_memory_monitor_refresh_ms": "0"}
+_SETTINGS = {
+    # Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # A busy machine may take longer to start the first node than the 30 s of Ray.
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 # Ray gives up a node that has not started within 30 s, and nodes may crash while they start; both happen now and then.
 _STARTS, _LATE = 3, "timed out during startup"
 _START_S = 2.0
@@ -30,7 +35,7 @@ def require_ray(name: str) -> Any:
             pytest.fail(text)
         pytest.skip(text, allow_module_level=True)
     # Read when Ray is imported.
-    os.environ.update(_NO_MEMORY_MONITOR, RAY_USAGE_STATS_ENABLED="0")
+    os.environ.update(_SETTINGS)
     return import_module(name)
 
 
@@ -78,15 +83,17 @@ def ray_cluster(nodes: int = 0) -> Iterator[RayCluster]:
 
 
 def _started(nodes: int, starts: int = _STARTS) -> RayCluster:
-    cluster = RayCluster()
+    cluster: RayCluster | None = None
     try:
+        cluster = RayCluster()
         for _ in range(nodes):
             cluster.add_node()
         time.sleep(_START_S)
         cluster.check_nodes()
         return cluster
     except Exception as error:
-        cluster.stop()
+        if cluster is not None:
+            cluster.stop()
         is_rays = isinstance(error, ConnectionError) or _LATE in str(error)
         if not is_rays or starts == 1:
             raise

@@ -193,6 +193,7 @@ class CallHandler:
         """Register a call that a shortcut has already admitted, and that keeps its place."""
         call.report_stages, call.lane_of = self._notes.stages, self._lane_of
         call.turn = Turn(self._turns, call.tenant)
+        short.begin_reply()
         with self._lock:
             self._calls[call] = _Open(short.arrived, short, short.context, short.is_announced)
         short.hand_over()
@@ -318,11 +319,16 @@ class CallHandler:
             leaving = list(self._leaving.items())
         now = time.monotonic()
         for call, opened in calls:
-            if now - opened.started > _ANNOUNCING_SECONDS:
-                opened.announce(call)
             why = self.patience.why_end(call.progress, opened.started)
-            if why:
-                opened.cancel(call, why)
+            # Locked, so that the call stays open meanwhile: gRPC never reports the end of a call for which something is
+            # sent after its status.
+            with self._lock:
+                if call not in self._calls:
+                    continue
+                if now - opened.started > _ANNOUNCING_SECONDS:
+                    opened.announce(call)
+                if why:
+                    opened.cancel(call, why)
         seconds = self.patience.stall_seconds
         for call in [call for call, since in leaving if since < now - seconds]:
             self._forget(call)

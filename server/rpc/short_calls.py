@@ -42,10 +42,12 @@ def give_up(request_id: str, method: str, seconds: float) -> str:
 
 
 def _announce(short: ShortCall) -> None:
-    if not short.is_announced:
-        short.is_announced = True
+    if short.begin_announcing():
         context: Any = short.context
-        announce(short.request_id, context)
+        try:
+            announce(short.request_id, context)
+        finally:
+            short.announced()
 
 
 def _cancel(short: ShortCall) -> None:

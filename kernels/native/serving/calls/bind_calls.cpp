@@ -203,6 +203,7 @@ class BoundShortCall final : public ShortCall {
       payload_->release();
       return nb::none();
     }
+    begin_reply();
     name_request();
     return job_->take_reply();
   }
@@ -237,7 +238,16 @@ class BoundShortCall final : public ShortCall {
     record.bytes_sent = sent;
     record.batch_views = batch_views;
     leave(std::move(record));
+    begin_reply();
     name_request();
+  }
+  bool begin_announcing() { return calls_->begin_announcing(*this); }
+  void announced() { calls_->announced(*this); }
+  // Waits while something is being sent ahead of the reply, and lets nothing more be.
+  void begin_reply() {
+    if (calls_->begin_reply(*this)) return;
+    nb::gil_scoped_release unlocked;
+    calls_->wait_announced(*this);
   }
   void hand_over() { calls_->hand_over(*this); }
   void release() { calls_->release(*this); }
@@ -260,7 +270,6 @@ class BoundShortCall final : public ShortCall {
   Progress progress;
   // The request as read by native code, for the path that continues the call, or None.
   nb::object request = nb::none();
-  bool is_announced = false;
   std::string why_cancelled;
 
  private:
@@ -365,7 +374,7 @@ void bind_short_call(nb::module_& m) {
       .def_ro("outcome", &BoundShortCall::outcome)
       .def_ro("progress", &BoundShortCall::progress)
       .def_rw("request", &BoundShortCall::request)
-      .def_rw("is_announced", &BoundShortCall::is_announced)
+      .def_ro("is_announced", &BoundShortCall::is_announced)
       .def_rw("why_cancelled", &BoundShortCall::why_cancelled)
       .def_prop_ro("has_started", &BoundShortCall::has_started)
       .def_ro("has_ended", &BoundShortCall::has_ended)
@@ -387,6 +396,9 @@ void bind_short_call(nb::module_& m) {
                   "room_bytes: int, engine: str, memory: object = None, head: bytes = b'') -> bytes | None"))
       .def("run", &BoundShortCall::run, "call"_a, nb::sig("def run(self, call: NativeCall) -> Outcome"))
       .def("answered", &BoundShortCall::answered, "engine"_a, "operation"_a, "received"_a, "sent"_a, "batch_views"_a)
+      .def("begin_announcing", &BoundShortCall::begin_announcing)
+      .def("announced", &BoundShortCall::announced)
+      .def("begin_reply", &BoundShortCall::begin_reply)
       .def("hand_over", &BoundShortCall::hand_over)
       .def("release", &BoundShortCall::release)
       .def("end", &BoundShortCall::end);

@@ -26,6 +26,32 @@ void ShortCalls::leave(ShortCall& call, ShortRecord record) {
   changed_.notify_all();
 }
 
+bool ShortCalls::begin_announcing(ShortCall& call) {
+  const std::lock_guard lock(mutex_);
+  if (call.is_announced || call.is_replying) return false;
+  call.is_announced = call.is_announcing = true;
+  return true;
+}
+
+void ShortCalls::announced(ShortCall& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    call.is_announcing = false;
+  }
+  changed_.notify_all();
+}
+
+bool ShortCalls::begin_reply(ShortCall& call) {
+  const std::lock_guard lock(mutex_);
+  call.is_replying = true;
+  return !call.is_announcing;
+}
+
+void ShortCalls::wait_announced(ShortCall& call) {
+  Lock lock(mutex_);
+  changed_.wait(lock, [&] { return !call.is_announcing; });
+}
+
 void ShortCalls::hand_over(ShortCall& call) {
   {
     const std::lock_guard lock(mutex_);

@@ -28,6 +28,10 @@ struct ShortCall {
   Clock::time_point left_at{};  // When it was answered.
   bool has_place = false;
   bool has_ended = false;  // Whether no part of the reply is on its way to the caller any more.
+
+  bool is_announced = false;   // Whether the caller was sent the id ahead of the reply.
+  bool is_announcing = false;  // Whether it is being sent.
+  bool is_replying = false;    // Whether nothing may be sent ahead of the reply any more.
 };
 
 // The calls in progress, which take places from the account of all calls. Thread-safe.
@@ -40,6 +44,13 @@ class ShortCalls {
   bool admit(ShortCall& call);
   // Ends an answered call, and records it before its reply is sent.
   void leave(ShortCall& call, ShortRecord record);
+  // Begins to send the id of a call ahead of its reply; false if that was sent, or the reply may be on its way. Until
+  // `announced`, the reply waits: gRPC never reports the end of a call for which something is sent after its status.
+  bool begin_announcing(ShortCall& call);
+  void announced(ShortCall& call);
+  // Lets nothing more be sent ahead of the reply; false if something is being sent, which `wait_announced` waits for.
+  bool begin_reply(ShortCall& call);
+  void wait_announced(ShortCall& call);
   // Hands a call over to the general path, which returns its place with `release`.
   void hand_over(ShortCall& call);
   void release(ShortCall& call);

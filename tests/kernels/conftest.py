@@ -12,7 +12,7 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels._native import Queue
 from support.backends import cuda_devices, emulation
-from support.backends.cuda_devices import CudaDevice
+from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.deferral import deferred
 from support.backends.density_machines import MACHINES
 
@@ -77,6 +77,20 @@ def cuda(request: pytest.FixtureRequest) -> CudaDevice:
         return cuda_devices.gpu()
     device: CudaDevice = request.getfixturevalue("emulated_cuda")
     return device
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, cuda: CudaDevice) -> Device:
+    """A fresh engine on `cuda`, which the function `device_on` of the module makes."""
+    made: Device = request.module.device_on(cuda)
+    return made
+
+
+@pytest.fixture
+def emulation_device(request: pytest.FixtureRequest, emulated_cuda: CudaDevice) -> Device:
+    """As `device`, on the emulated device alone."""
+    made: Device = request.module.device_on(emulated_cuda)
+    return made
 
 
 @pytest.fixture(

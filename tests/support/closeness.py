@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
+
+
+def assert_same_bits(actual: Mapping[str, ArrayLike], expected: Mapping[str, ArrayLike]) -> None:
+    """Asserts that there is an array for each expected one, of the same type, shape and bits."""
+    for name, value in expected.items():
+        a, e = np.asarray(actual[name]), np.asarray(value)
+        assert (a.dtype, a.shape) == (e.dtype, e.shape), name
+        whole = f"i{e.itemsize}"
+        np.testing.assert_array_equal(
+            np.ascontiguousarray(a).view(whole), np.ascontiguousarray(e).view(whole), err_msg=name
+        )
+
+
+def spread_out(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns an equal array whose elements are not adjacent in memory."""
+    every_second = tuple(slice(0, None, 2) for _ in values.shape)
+    padded = np.full([2 * size for size in values.shape], 7, values.dtype)
+    padded[every_second] = values
+    return padded[every_second]
 
 
 def assert_image(actual: ArrayLike, expected: ArrayLike, tolerance: float | ArrayLike = 1e-5) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,11 +10,12 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.engine import CudaEngine
-from support.backends.cuda_devices import CudaDevice
+from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.engines import emulated
 from support.backends.gaussian_engines import Engine, cpu
+from support.backends.launches import assert_launches_of_two_views
 from support.backends.steady import assert_steady_on_device
-from support.closeness import assert_image, assert_relative
+from support.closeness import assert_image, assert_relative, assert_same_bits
 from support.gaussians.case import GaussianCase
 from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
 from support.gaussians.runs import OUTPUTS, Run, cameras_of, run, scene_of
@@ -48,16 +47,7 @@ LARGE = build("large", Cloud(count=70, scales=(4.0, 9.0), opacities=(0.005, 0.05
 every_case = pytest.mark.parametrize("name", CASES)
 
 
-@dataclass
-class Device:
-    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
-
-    native: ModuleType
-    cuda: CudaEngine
-    engine: Engine
-
-
-def _device(cuda: CudaDevice) -> Device:
+def device_on(cuda: CudaDevice) -> Device:
     engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
     return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
@@ -77,23 +67,8 @@ def usual() -> Callable[..., Run]:
     return find
 
 
-@pytest.fixture
-def emulation_device(emulated_cuda: CudaDevice) -> Device:
-    return _device(emulated_cuda)
-
-
-@pytest.fixture
-def device(cuda: CudaDevice) -> Device:
-    return _device(cuda)
-
-
 def everything(engine: Engine, case: GaussianCase = CROWD, **changes: object) -> Run:
     return run(engine, case, outputs=OUTPUTS, upstream=upstream_of(case, LOSS), **changes)
-
-
-def assert_same_outputs(actual: Run, expected: Run) -> None:
-    for name, value in expected.outputs.items():
-        np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
 
 
 def assert_gradients(actual: Run, expected: Run, tolerance: float = 2e-5) -> None:
@@ -119,7 +94,7 @@ def test_tiles_that_were_not_listed_look_the_same(name: str, device: Device, usu
     listed = usual(device, name)
     device.cuda.session.set_pair_limit(0)
     other = everything(device.engine, CASES[name])
-    assert_same_outputs(other, listed)
+    assert_same_bits(other.outputs, listed.outputs)
     assert_gradients(other, listed)
     assert_same_touched(other, listed)
 
@@ -132,7 +107,7 @@ def test_lists_of_any_length_are_differentiated_in_segments_as_in_one_go(count: 
     assert_gradients(listed, everything(cpu(), layers), 1e-4)
     device.cuda.session.set_pair_limit(0)
     whole = everything(device.engine, layers)
-    assert_same_outputs(whole, listed)
+    assert_same_bits(whole.outputs, listed.outputs)
     assert_gradients(listed, whole)
 
 
@@ -140,14 +115,14 @@ def test_large_gaussians_are_listed_in_all_their_tiles(device: Device) -> None:
     listed = run(device.engine, LARGE, outputs=OUTPUTS)
     assert listed.outputs["contributors"].min() > 20
     device.cuda.session.set_pair_limit(0)
-    assert_same_outputs(run(device.engine, LARGE, outputs=OUTPUTS), listed)
+    assert_same_bits(run(device.engine, LARGE, outputs=OUTPUTS).outputs, listed.outputs)
 
 
 def test_a_view_with_more_pairs_than_the_last_looks_the_same(device: Device, usual: Callable[..., Run]) -> None:
     sparse = build("sparse", Cloud(count=2500, scales=(1e-3, 2e-3)), width=67, height=45, cameras=CROWD.cameras)
     run(device.engine, sparse)
     surprised, prepared = everything(device.engine), usual(device, "crowd")
-    assert_same_outputs(surprised, prepared)
+    assert_same_bits(surprised.outputs, prepared.outputs)
     assert_gradients(surprised, prepared)
 
 
@@ -159,12 +134,11 @@ def test_order_of_threads_does_not_matter(
     expected, exactly = usual(device, name), usual(device, name, deterministic=True)
     device.native.set_seed(thread_seed)
     actual = everything(device.engine, CASES[name])
-    assert_same_outputs(actual, expected)
+    assert_same_bits(actual.outputs, expected.outputs)
     assert_gradients(actual, expected)
     assert_same_touched(actual, expected)
     again = everything(device.engine, CASES[name], deterministic=True)
-    for gradient, value in exactly.gradients.items():
-        np.testing.assert_array_equal(again.gradients[gradient].view(np.int32), value.view(np.int32), err_msg=gradient)
+    assert_same_bits(again.gradients, exactly.gradients)
 
 
 def test_views_of_different_lenses_are_rendered_in_one_call(device: Device) -> None:
@@ -179,8 +153,7 @@ def test_views_of_different_lenses_are_rendered_in_one_call(device: Device) -> N
         alone = build("lenses", cameras=(camera,), colors=colors[view])
         own = {name: value[view : view + 1] for name, value in upstream.items()}
         parts.append(run(device.engine, alone, outputs=LOSS, upstream=own))
-    for name in LOSS:
-        np.testing.assert_array_equal(actual.outputs[name], np.concatenate([part.outputs[name] for part in parts]))
+    assert_same_bits(actual.outputs, {name: np.concatenate([part.outputs[name] for part in parts]) for name in LOSS})
     for name in ("means", "quats", "scales", "opacities"):
         assert_relative(name, actual.gradients[name], sum(part.gradients[name] for part in parts), 1e-5)
     for name in ("camera_pose", "camera_intrinsics", "means2d", "means2d_abs"):
@@ -217,7 +190,7 @@ def test_a_device_without_memory_for_lists_draws_without_them(emulation_device: 
     device.cuda.session.set_pair_limit(1 << 31)
     device.native.fail_allocations(2)
     other = everything(device.engine)
-    assert_same_outputs(other, listed)
+    assert_same_bits(other.outputs, listed.outputs)
     assert_gradients(other, listed)
 
 
@@ -269,29 +242,10 @@ def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_betw
     first, second = cameras_of(CROWD)
     views = [first, second, first, first, second]
     background = torch.from_numpy(random_of("views").random((len(views), 3), np.float32)).to(cuda.device)
-    asked: list[int] = []
 
-    def render(last: int | None = None) -> dict[str, torch.Tensor]:
-        def ask() -> None:
-            if len(asked) == last:
-                raise InterruptedError
-            asked.append(len(asked))
-
-        asked.clear()
-        result = forward(scene, views, gaussians.Settings(), background=background, outputs=OUTPUTS, before_view=ask)
+    def render(ask: Callable[[], None]) -> dict[str, torch.Tensor]:
+        settings = gaussians.Settings()
+        result = forward(scene, views, settings, background=background, outputs=OUTPUTS, before_view=ask)
         return {name: value.cpu() for name, value in result.outputs.items()}
 
-    whole = render()
-    assert len(asked) == 1
-    # Two views per launch.
-    work = 2 * (67 * 45 + 2500)
-    monkeypatch.setattr("lumigrad.kernels.per_device._LAUNCH_WORK", work)
-    parts = render()
-    assert len(asked) == 3
-    for name, value in whole.items():
-        assert torch.equal(parts[name], value), name
-    with pytest.raises(InterruptedError):
-        render(last=2)
-    assert len(asked) == 2
-    # The unfinished call does not affect the next one.
-    assert torch.equal(render()["color"], whole["color"])
+    assert_launches_of_two_views(render, 67 * 45 + 2500, monkeypatch)

@@ -14,7 +14,7 @@ from lumigrad.kernels.gaussians import ArgumentError, Camera, Gaussians, Setting
 from lumigrad.kernels.gaussians.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
-from support.closeness import assert_relative
+from support.closeness import assert_relative, assert_same_bits
 from support.gaussians.colors import harmonics
 from support.gaussians.rotation import turned
 
@@ -82,8 +82,7 @@ def test_rows_that_warps_share_have_the_same_bits(
     options: dict[str, Any] = {"transforms": SLICES} if scenes == 1 else {}
     together = results(cuda, tensors, model, degree, **options)
     alone = results(cuda, {**tensors, "sh": apart(tensors["sh"])}, model, degree, **options)
-    for name, value in alone.items():
-        np.testing.assert_array_equal(together[name].numpy(), value.numpy(), err_msg=name)
+    assert_same_bits(together, alone)
     rows = together["to sh"].flatten(0, -3)
     active = (degree + 1) ** 2
     assert not rows[:, active:].any()

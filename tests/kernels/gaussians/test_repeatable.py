@@ -12,7 +12,7 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Settings
 from support.backends.gaussian_engines import Engine, cpu, instruction_set
 from support.backends.steady import assert_steady_on_host
-from support.closeness import assert_image, assert_relative
+from support.closeness import assert_image, assert_relative, assert_same_bits, spread_out
 from support.gaussians.case import GaussianCase
 from support.gaussians.cases import Cloud, build, opencv, upstream_of
 from support.gaussians.runs import OUTPUTS, Run, cameras_of, run, scene_of
@@ -28,20 +28,14 @@ def everything(engine: Engine, case: GaussianCase, **changes: object) -> Run:
     return run(engine, case, outputs=OUTPUTS, upstream=upstream_of(case, LOSS), **changes)
 
 
-def assert_same_outputs(first: Run, second: Run) -> None:
-    for name, value in first.outputs.items():
-        np.testing.assert_array_equal(value.view(np.int32), second.outputs[name].view(np.int32), err_msg=name)
-
-
 def assert_same_gradients(first: Run, second: Run) -> None:
-    for name, gradient in first.gradients.items():
-        np.testing.assert_array_equal(gradient.view(np.int32), second.gradients[name].view(np.int32), err_msg=name)
+    assert_same_bits(second.gradients, first.gradients)
     np.testing.assert_array_equal(first.touched, second.touched)  # type: ignore[arg-type]
 
 
 def test_same_call_twice_gives_the_same_bits(gaussian_engine: Engine) -> None:
     first, second = everything(gaussian_engine, CASE), everything(gaussian_engine, CASE)
-    assert_same_outputs(first, second)
+    assert_same_bits(second.outputs, first.outputs)
     if gaussian_engine.repeatable:
         assert_same_gradients(first, second)
     for name, gradient in first.gradients.items():
@@ -51,7 +45,7 @@ def test_same_call_twice_gives_the_same_bits(gaussian_engine: Engine) -> None:
 def test_gradients_have_the_same_bits_where_that_is_asked_for(gaussian_engine: Engine) -> None:
     first = everything(gaussian_engine, CASE, deterministic=True)
     second = everything(gaussian_engine, CASE, deterministic=True)
-    assert_same_outputs(first, second)
+    assert_same_bits(second.outputs, first.outputs)
     assert_same_gradients(first, second)
     usual = everything(gaussian_engine, CASE)
     for name, gradient in first.gradients.items():
@@ -64,10 +58,10 @@ def test_each_number_of_threads_repeats_itself_and_all_give_the_same_image(keep_
         _native.set_thread_count(threads)
         runs.append(everything(cpu(), CASE))
         again = everything(cpu(), CASE)
-        assert_same_outputs(runs[-1], again)
+        assert_same_bits(again.outputs, runs[-1].outputs)
         assert_same_gradients(runs[-1], again)
     for other in runs[1:]:
-        assert_same_outputs(runs[0], other)
+        assert_same_bits(other.outputs, runs[0].outputs)
         for name, gradient in runs[0].gradients.items():
             assert_relative(name, other.gradients[name], gradient, 1e-5)
 
@@ -99,7 +93,7 @@ def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
             futures = [pool.submit(everything, engine, case) for case in cases]
             for future, expected in zip(futures, alone, strict=True):
                 result = future.result()
-                assert_same_outputs(expected, result)
+                assert_same_bits(result.outputs, expected.outputs)
                 assert_same_gradients(expected, result)
 
 
@@ -135,14 +129,8 @@ def test_a_state_counts_what_it_keeps(gaussian_engine: Engine) -> None:
 def test_inputs_need_not_be_contiguous(gaussian_engine: Engine) -> None:
     case = build("strided", Cloud(count=120, degree=1))
     upstream = upstream_of(case, LOSS)
-
-    def strided(values: np.ndarray) -> np.ndarray:
-        padded = np.full([2 * size for size in values.shape], 7, values.dtype)
-        padded[tuple(slice(0, None, 2) for _ in values.shape)] = values
-        return padded[tuple(slice(0, None, 2) for _ in values.shape)]
-
     plain = run(gaussian_engine, case, outputs=LOSS, upstream=upstream)
-    tensors = {name: strided(value) for name, value in case.tensors.items()}
+    tensors = {name: spread_out(value) for name, value in case.tensors.items()}
     spread = build("strided", Cloud(count=120, degree=1))
     for name, value in tensors.items():
         object.__setattr__(spread, name, value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from types import ModuleType
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,10 @@ import torch
 from lumigrad.kernels.meshes import Instance, Mesh, Settings, World
 from lumigrad.kernels.meshes.engine import CudaEngine
 from support.backends import cuda_devices
-from support.backends.cuda_devices import CudaDevice
+from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.mesh_engines import Engine, cpu, on_cuda
 from support.backends.steady import assert_steady_on_device
-from support.closeness import assert_image, assert_relative
+from support.closeness import assert_image, assert_relative, assert_same_bits
 from support.meshes import shapes
 from support.meshes.case import MeshCase, Placed
 from support.meshes.cases import TURNED, as_curobo, case_of, kinds, three, worlds
@@ -49,28 +48,9 @@ every_case = pytest.mark.parametrize("name", CASES)
 every_exact_case = pytest.mark.parametrize("name", BY_NAME)
 
 
-@dataclass
-class Device:
-    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
-
-    native: ModuleType
-    cuda: CudaEngine
-    engine: Engine
-
-
-def _device(cuda: CudaDevice) -> Device:
+def device_on(cuda: CudaDevice) -> Device:
     engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
-
-
-@pytest.fixture
-def emulation_device(emulated_cuda: CudaDevice) -> Device:
-    return _device(emulated_cuda)
-
-
-@pytest.fixture
-def device(cuda: CudaDevice) -> Device:
-    return _device(cuda)
 
 
 def everything(engine: Engine, case: MeshCase, world: World | None = None) -> Run:
@@ -106,8 +86,7 @@ def test_order_of_threads_does_not_matter(name: str, thread_seed: int, emulation
     expected = everything(device.engine, case, world)
     device.native.set_seed(thread_seed)
     actual = everything(device.engine, case, world)
-    for output, value in expected.outputs.items():
-        np.testing.assert_array_equal(actual.outputs[output], value, err_msg=output)
+    assert_same_bits(actual.outputs, expected.outputs)
     np.testing.assert_array_equal(actual.gradients["spheres"], expected.gradients["spheres"])
     assert_relative("poses", actual.gradients["poses"], expected.gradients["poses"], 1e-6)
 
@@ -156,8 +135,7 @@ def test_spheres_that_are_nowhere_are_off(bad: float, device: Device) -> None:
         settings = Settings(sweep=True, activation_distance=0.02)
         names = ("cost", "distance", "face", "exhausted")
         found.append(device.engine.evaluate(tensor(rows), world, settings, outputs=names, checked=True)[0])
-    for output, value in found[1].items():
-        np.testing.assert_array_equal(found[0][output], value, err_msg=output)
+    assert_same_bits(*found)
 
 
 def test_a_steady_loop_allocates_nothing(device: Device) -> None:

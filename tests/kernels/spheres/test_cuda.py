@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from types import ModuleType
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -13,10 +13,11 @@ import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
-from support.backends.cuda_devices import CudaDevice
+from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.engines import ENGINES, Engine, emulated
+from support.backends.launches import assert_launches_of_two_views
 from support.backends.steady import assert_steady_on_device
-from support.closeness import assert_of_maximum
+from support.closeness import assert_of_maximum, assert_same_bits
 from support.spheres.case import SphereCase
 from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build
 from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
@@ -35,29 +36,10 @@ CROWD = build(
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
 
-@dataclass
-class Device:
-    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
-
-    native: ModuleType
-    cuda: CudaEngine
-    engine: Engine
-
-
-def _device(cuda: CudaDevice) -> Device:
+def device_on(cuda: CudaDevice) -> Device:
     engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
     return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
-
-
-@pytest.fixture
-def emulation_device(emulated_cuda: CudaDevice) -> Device:
-    return _device(emulated_cuda)
-
-
-@pytest.fixture
-def device(cuda: CudaDevice) -> Device:
-    return _device(cuda)
 
 
 def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD, **changes: object) -> Run:
@@ -66,14 +48,8 @@ def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD, *
 
 
 def assert_same(actual: Run, expected: Run) -> None:
-    for name, value in expected.outputs.items():
-        np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
+    assert_same_bits(actual.outputs, expected.outputs)
     assert_gradients(actual, expected)
-
-
-def assert_same_gradients(actual: Run, expected: Run) -> None:
-    for name, gradient in expected.gradients.items():
-        np.testing.assert_array_equal(actual.gradients[name].view(np.int32), gradient.view(np.int32), err_msg=name)
 
 
 def assert_gradients(actual: Run, expected: Run) -> None:
@@ -142,7 +118,7 @@ def test_deterministic_gradients_have_the_same_bits_in_any_order_of_threads(
     device.native.set_seed(thread_seed)
     actual = everything(device.engine, semantics, case, deterministic=True)
     assert_same(actual, expected)
-    assert_same_gradients(actual, expected)
+    assert_same_bits(actual.gradients, expected.gradients)
     assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
 
 
@@ -183,8 +159,7 @@ def test_backward_needs_only_what_forward_retained(semantics: Semantics, device:
     # No more tiles can be listed.
     device.cuda.session.set_pair_limit(0)
     actual = gradients_of(device.engine, state)
-    for name, gradient in expected.items():
-        assert torch.equal(actual[name], gradient), name
+    assert_same_bits(actual, expected)
 
 
 @both_semantics
@@ -214,9 +189,8 @@ def test_views_of_both_projections_are_rendered_in_one_call(count: int, semantic
 
     together = of(device.engine, slice(4))
     parts = [of(device.engine, slice(view, view + 1)) for view in range(4)]
-    for name in OUTPUTS:
-        expected = np.concatenate([part.outputs[name] for part in parts])
-        np.testing.assert_array_equal(together.outputs[name].view(np.int32), expected.view(np.int32), err_msg=name)
+    expected = {name: np.concatenate([part.outputs[name] for part in parts]) for name in OUTPUTS}
+    assert_same_bits(together.outputs, expected)
     for name in SPHERE_INPUTS:
         assert_of_maximum(name, together.gradients[name], sum(part.gradients[name] for part in parts), 1e-6)
     on_cpu = of(ENGINES["cpu"](), slice(4))
@@ -232,33 +206,14 @@ def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_betw
     forward = emulated(spheres.forward, CudaEngine(cuda.native, 0, cuda.current_stream))
     scene = [torch.from_numpy(value).to(cuda.device) for value in (CROWD.positions, CROWD.colors, CROWD.radii)]
     views = views_of(CROWD, 0.0, 0.3, -0.2, 0.1, 0.4)
-    asked: list[int] = []
+    settings = settings_of(CROWD, semantics)
 
-    def render(last: int | None = None) -> dict[str, torch.Tensor]:
-        def ask() -> None:
-            if len(asked) == last:
-                raise InterruptedError
-            asked.append(len(asked))
-
-        asked.clear()
-        settings = settings_of(CROWD, semantics)
+    def render(ask: Callable[[], None]) -> dict[str, torch.Tensor]:
         result = forward(*scene, views, settings, outputs=OUTPUTS, before_view=ask)
         return {name: value.cpu() for name, value in result.outputs.items()}
 
-    whole = render()
-    assert len(asked) == 1
+    whole = assert_launches_of_two_views(render, 67 * 45 + 2500, monkeypatch)
     assert whole["alpha"].amax() > 0.5
-    # Two views per launch.
-    monkeypatch.setattr("lumigrad.kernels.per_device._LAUNCH_WORK", 2 * (67 * 45 + 2500))
-    parts = render()
-    assert len(asked) == 3
-    for name, value in whole.items():
-        assert torch.equal(parts[name].view(torch.int32), value.view(torch.int32)), name
-    with pytest.raises(InterruptedError):
-        render(last=2)
-    assert len(asked) == 2
-    # The unfinished call does not affect the next one.
-    assert torch.equal(render()["color"], whole["color"])
 
 
 # Images of one tile: rows of 8, 6, 20 and 80 columns, few tracked spheres and many.
@@ -277,7 +232,7 @@ def test_a_tile_adds_once_to_a_sphere(
     expected = everything(device.engine, semantics, case)
     device.native.set_seed(thread_seed)
     actual = everything(device.engine, semantics, case)
-    assert_same_gradients(actual, expected)
+    assert_same_bits(actual.gradients, expected.gradients)
     assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
 
 

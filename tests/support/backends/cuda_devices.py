@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,15 @@ class CudaDevice:
     native: ModuleType
     device: torch.device
     current_stream: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A CUDA device with a fresh engine: the kernels' own, and the one of the tests, which calls it."""
+
+    native: ModuleType
+    cuda: Any
+    engine: Any
 
 
 def emulated() -> CudaDevice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from lumigrad.client import Client, LumigradError, Mesh
 from support.deploy.history import client_of, run_with, that_added, tree
 from support.deploy.old_contract import old_worker
 from support.workers.mixed_load import CAMERA, FACES, VERTICES, gaussians, spheres
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 # The contract had spheres and Gaussians before this file, and neither distances, trainings nor shared memory.
 BEFORE = "protos/lumigrad/v1/training.proto"
@@ -54,12 +53,7 @@ with Client(sys.argv[1]) as client:
     gradients = asked.backward(distance=np.ones_like(asked.distance))
     print(json.dumps({"distance": np.asarray(asked.distance).ravel().tolist()}))
 """
-
-
-@pytest.fixture(scope="module")
-def present() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as process:
-        yield process
+present = worker_fixture()
 
 
 @pytest.fixture(scope="module")

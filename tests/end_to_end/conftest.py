@@ -9,7 +9,7 @@ import pytest
 
 from lumigrad.client import Client
 from support.chromium import chromium
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +26,8 @@ def client(running: WorkerProcess) -> Iterator[Client]:
         yield connected
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    """A worker of one module."""
-    with worker("--device", "cpu") as started:
-        yield started
+# A worker of one module.
+process = worker_fixture()
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from lumigrad.client import (
     Transform,
     Windshield,
 )
+from support.driving.fixtures import driving_client_fixture, street_fixture
 from support.driving.scenes import (
     AROUND,
     END_US,
@@ -67,22 +68,13 @@ SHUTTERS = {
     "right_to_left": RIGHT_TO_LEFT,
 }
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
-    return street(tmp_path_factory.mktemp("scenes"))
+place, simulator = street_fixture(), driving_client_fixture()
 
 
 @pytest.fixture(scope="module")
 def process(place: Street) -> Iterator[WorkerProcess]:
     with worker("--device", "cpu", "--sensorsim", str(place.folder)) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def simulator(process: WorkerProcess) -> Iterator[DrivingClient]:
-    with DrivingClient(process.target) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

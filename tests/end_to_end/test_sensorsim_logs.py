@@ -16,17 +16,15 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Client
-from support.driving.scenes import FORWARD, FRONT, WIDE, Street, camera_spec, frame, matrix_of, pose, street
+from support.driving.fixtures import street_fixture
+from support.driving.scenes import FORWARD, FRONT, WIDE, Street, camera_spec, frame, matrix_of, pose
 from support.driving.stubs import JPEG, MESSAGES, TOP_TO_BOTTOM
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess, worker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
-    return street(tmp_path_factory.mktemp("scenes"))
+place = street_fixture()
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,11 @@ import pytest
 from support.calls.lane_calls import lane_people
 from support.calls.raw_calls import RawClient
 from support.workers.balance import nothing_is_left
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 # Applies to each test of this folder.
 __all__ = ["nothing_is_left"]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
+process = worker_fixture()
 
 
 @pytest.fixture(scope="module")

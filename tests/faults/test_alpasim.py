@@ -21,7 +21,8 @@ import pytest
 
 from lumigrad.client.formats import read_drive_log
 from support.driving.alpasim_rollouts import NEEDED
-from support.driving.scenes import SCENE, Street, street
+from support.driving.fixtures import street_fixture
+from support.driving.scenes import SCENE, Street
 from support.workers.worker import replaceable_worker, worker
 
 ROLLOUTS, STEPS, CAMERAS = 4, 200, 3
@@ -31,10 +32,7 @@ pytestmark = [
     pytest.mark.skipif(bool(_MISSING), reason=f"AlpaSim's modules need {', '.join(_MISSING)}: install with pip"),
 ]
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
-    return street(tmp_path_factory.mktemp("scenes"))
+place = street_fixture()
 
 
 def rollouts(target: str, folder: Path, disturb: Callable[[], None]) -> str:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,13 @@ from support.calls.raw_frames import CAMERA, RawFrames, stored_spec
 from support.workers.fleet import cloud, end, fleet, targets
 from support.workers.slow_render import SlowRender, wait_for, wait_for_device, wait_until
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 Code = grpc.StatusCode
 MIB = 1 << 20
 STALL_SECONDS = 1.5
 SETTINGS: dict[str, Any] = {"max_depth": 10.0}
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--stall-seconds", str(STALL_SECONDS)) as started:
-        yield started
+process = worker_fixture("--stall-seconds", str(STALL_SECONDS))
 
 
 def orbit(count: int, size: int = 64) -> list[Camera]:

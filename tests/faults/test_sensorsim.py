@@ -26,6 +26,7 @@ from lumigrad.server.core.errors import BusyError
 from lumigrad.server.sensorsim.renders import _own
 from support.calls.gaussian_calls import gaussian_spec
 from support.calls.raw_calls import opencv_camera
+from support.driving.fixtures import driving_client_fixture, street_fixture
 from support.driving.scenes import AROUND, END_US, FRONT, SCENE, WIDE, Street, frame, moved, pose, street
 from support.driving.stubs import MESSAGES, PLANAR, TOP_TO_BOTTOM, DrivingClient
 from support.workers.slow_render import SlowRender, wait_until
@@ -37,22 +38,13 @@ CONFIG_ERROR = 2
 # AlpaSim's pauses before it repeats a call that ended with UNAVAILABLE.
 RETRY_SECONDS = (0.5, 2.0)
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
-    return street(tmp_path_factory.mktemp("scenes"))
+place, simulator = street_fixture(), driving_client_fixture()
 
 
 @pytest.fixture(scope="module")
 def process(place: Street) -> Iterator[WorkerProcess]:
     with worker("--device", "cpu", "--sensorsim", str(place.folder), "--max-pixels", "100000") as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def simulator(process: WorkerProcess) -> Iterator[DrivingClient]:
-    with DrivingClient(process.target) as client:
-        yield client
 
 
 def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> None:

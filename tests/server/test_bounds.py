@@ -23,8 +23,8 @@ from support.calls.message_strategies import messages
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 from support.calls.raw_messages import send, varint
 from support.calls.valid_requests import ALL_METHODS, METHODS, request_kinds
-from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.tenant import tenant_fixture
+from support.workers.worker import WorkerProcess, worker_fixture
 
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
 # The size of a message that gRPC accepts, full of empty messages.
@@ -113,16 +113,8 @@ def _tag(field: FieldDescriptor) -> bytes:
     return varint(field.number << 3 | 2)
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", tokens=TOKENS) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def alice(process: WorkerProcess) -> Iterator[RawClient]:
-    with process.channel() as channel:
-        yield tenant_client(channel, TOKENS["alice"])
+process = worker_fixture(tokens=TOKENS)
+alice = tenant_fixture(TOKENS["alice"])
 
 
 def render(client: RawClient) -> None:

@@ -25,7 +25,7 @@ from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, tensor_pb2
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_lane import RawLane, offer_of
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 MIB = 1 << 20
 # 768 KiB of colours.
@@ -39,11 +39,8 @@ def lane(client: RawClient) -> Iterator[RawLane]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def narrow() -> Iterator[WorkerProcess]:
-    """A worker whose lanes have 4 MiB each."""
-    with worker("--device", "cpu", "--lane-mib", "8") as process:
-        yield process
+# A worker whose lanes have 4 MiB each.
+narrow = worker_fixture("--lane-mib", "8")
 
 
 def render(client: RawClient, lane: RawLane, lease: int, spec: Any = SPEC) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from support.calls.raw_calls import (
     violation,
 )
 from support.meshes.shapes import torus
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import worker_fixture
 
 LIMITS = {
     "--max-payload-mib": 1,
@@ -37,13 +37,7 @@ LIMITS = {
 CLOUD = sphere_cloud(20)
 # The most primitives of a scene.
 MOST = 1 << 27
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    options = [str(word) for pair in LIMITS.items() for word in pair]
-    with worker("--device", "cpu", *options) as started:
-        yield started
+process = worker_fixture(*[str(word) for pair in LIMITS.items() for word in pair])
 
 
 def test_info_tells_the_limits(client: RawClient) -> None:
@@ -182,8 +176,8 @@ CLOUDS: list[tuple[dict[str, Any], str, str]] = [
 def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
     client: RawClient, cloud: dict[str, Any], name: str, text: str
 ) -> None:
-    field, description = violation(failure(lambda: client.put(cloud)))
-    assert field == f"scene.spheres.{name}"
+    found, description = violation(failure(lambda: client.put(cloud)))
+    assert found == f"scene.spheres.{name}"
     assert description.startswith(text), description
     spec = spec_of(opencv_camera(8, 8))
     assert violation(failure(lambda: client.render(spec, cloud=cloud)))[0] == f"spec.scene.spheres.{name}"
@@ -213,8 +207,8 @@ def test_more_primitives_than_kernels_can_number_are_refused_by_their_header(
     for key, array in arrays.items():
         getattr(content, key).CopyFrom(payload.add(array))
     getattr(content, name).shape[:] = shape
-    field, description = violation(failure(lambda: client.scene_stub.Put(frames_of(request, payload), timeout=60)))
-    assert field == f"scene.{path}"
+    found, description = violation(failure(lambda: client.scene_stub.Put(frames_of(request, payload), timeout=60)))
+    assert found == f"scene.{path}"
     assert description.startswith(text), description
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -15,18 +14,12 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import camera_pb2, errors_pb2, image_pb2, render_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, failure, opencv_camera, scene_of, spec_of, sphere_cloud, violation
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 FORMATS = {"color": image_pb2.IMAGE_FORMAT_UINT8, "depth": image_pb2.IMAGE_FORMAT_FLOAT16}
 SENSOR = ("color", "depth", "ids")
 MAX_CAMERAS, MAX_PIXELS = 20, 20_000
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    limits = ("--max-cameras", str(MAX_CAMERAS), "--max-pixels", str(MAX_PIXELS), "--max-payload-mib", "1")
-    with worker("--device", "cpu", *limits) as started:
-        yield started
+process = worker_fixture("--max-cameras", str(MAX_CAMERAS), "--max-pixels", str(MAX_PIXELS), "--max-payload-mib", "1")
 
 
 @pytest.fixture(scope="module")

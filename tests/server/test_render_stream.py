@@ -20,7 +20,7 @@ from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, 
 from support.calls.raw_frames import CAMERA, RawFrames, stored_spec
 from support.calls.raw_lane import RawLane
 from support.workers.slow_render import SlowRender, wait_for, wait_for_device
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 Code = grpc.StatusCode
 
@@ -265,10 +265,7 @@ def arrays_bytes(answer: FrameAnswer, frames: RawFrames) -> bytes:
     return data
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--max-streams", "2", "--queue-size", "1") as process:
-        yield process
+small = worker_fixture("--max-streams", "2", "--queue-size", "1")
 
 
 def test_streams_have_an_account_of_their_own(small: WorkerProcess) -> None:

@@ -9,7 +9,7 @@ Each test runs for LUMIGRAD_FUZZ_SECONDS, by default a fifth of a second.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +29,7 @@ from support.calls.raw_calls import RawClient, opencv_camera, pulsar_camera, spe
 from support.calls.render_kinds import Kind, StoredCloud, kinds, moved, store_clouds
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
 from support.driving.scenes import SCENE, street
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import worker, worker_fixture
 
 # Small limits, because damaged requests may ask for large images.
 LIMITS = ("--max-pixels", "20000", "--max-cameras", "8")
@@ -44,12 +44,7 @@ NOTHING_EXPIRES = (
     "def kept(*given, **named):\n    made.append(make(*given, **named))\n    return made[-1]",
     "prepared_calls.prepared_render = kept",
 )
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", *LIMITS) as started:
-        yield started
+process = worker_fixture(*LIMITS)
 
 
 @pytest.fixture(scope="module")

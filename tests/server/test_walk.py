@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from lumigrad.v1 import image_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.gaussians.clouds import post
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 # Files for a Render, including the shortcuts for Renders, which check each of them first.
 MOST_FILES = 29
@@ -30,13 +29,7 @@ MOST_FOR_A_STEP = 100
 MOST_PREPARED = 15
 # Files for the same call if the reply is a single message.
 MOST_SHORT = 8
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    before = ("from support.workers import traced_worker", "traced_worker.begin()")
-    with worker("--device", "cpu", before=before) as started:
-        yield started
+process = worker_fixture(before=("from support.workers import traced_worker", "traced_worker.begin()"))
 
 
 @pytest.mark.parametrize("is_first", [False, True])

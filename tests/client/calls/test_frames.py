@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -14,7 +13,7 @@ import pytest
 
 import lumigrad.client
 from lumigrad.client import Camera, Client, Cuboid, SceneHandle, Spheres, World
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 MOST = 8
 CLOUD = Spheres([[0, 0, 0]], [[1, 1, 1]], [1])
@@ -43,10 +42,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def second() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as process:
-        yield process
+second = worker_fixture()
 
 
 def deepest(stacks: list[list[str]]) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client import Client, Cuboid, LumigradError, Obstacle, World
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_spheres
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 Loss = Callable[[Client | str], tuple[torch.Tensor, torch.Tensor]]
 CAMERA = torch.tensor([0.1, -0.05, -4.0, 0.05, -0.1, 0.02, 1.0, 0.8, 0.6, -0.7])
@@ -50,12 +50,7 @@ def of_distances(client: Client | str) -> tuple[torch.Tensor, torch.Tensor]:
 LOSSES: list[Loss] = [of_spheres, of_gaussians, of_projected_gaussians, of_distances]
 # Backward calls of each pass, where not 1.
 CALLS = {of_projected_gaussians: 2}
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
+process = worker_fixture()
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ import pytest
 from lumigrad.protos.service import Method
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import (
-    errors_pb2,
-    scene_pb2,
-)
+from lumigrad.v1 import errors_pb2, scene_pb2
 from support.calls.raw_calls import (
     RawClient,
     color_gradient,
@@ -30,17 +27,12 @@ from support.calls.raw_calls import (
 from support.calls.raw_messages import CALLERS_FAULT, status_of
 from support.calls.valid_requests import ALL_METHODS
 from support.workers.unharmed import unharmed_after
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 Code = grpc.StatusCode
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    # Small limits: a flipped bit can ask for a large picture, and the machine has other tests to run.
-    with worker("--device", "cpu", "--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "8") as started:
-        yield started
+# Small limits: a flipped bit can ask for a large picture, and the machine has other tests to run.
+process = worker_fixture("--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "8")
 
 
 @pytest.fixture(autouse=True)

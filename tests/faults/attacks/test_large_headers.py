@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from support.calls.distance_calls import DistanceClient, cuboid, points, pose_of
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.calls.valid_requests import METHODS
 from support.workers.flood import Flood
-from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.tenant import tenant_fixture
+from support.workers.worker import WorkerProcess, worker_fixture
 
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
 OBSTACLES = 1 << 14
@@ -25,24 +25,9 @@ RENDERS = 15
 # Scene ids by the kind of the scene.
 Stored = dict[str, str]
 Messages = Sequence[bytes]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", tokens=TOKENS) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def alice(process: WorkerProcess) -> Iterator[RawClient]:
-    with process.channel() as channel:
-        yield tenant_client(channel, TOKENS["alice"])
-
-
-@pytest.fixture(scope="module")
-def mallory(process: WorkerProcess) -> Iterator[RawClient]:
-    with process.channel() as channel:
-        yield tenant_client(channel, TOKENS["mallory"])
+process = worker_fixture(tokens=TOKENS)
+mallory = tenant_fixture(TOKENS["mallory"])
+alice = tenant_fixture(TOKENS["alice"])
 
 
 @pytest.fixture(scope="module")

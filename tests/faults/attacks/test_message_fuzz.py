@@ -28,7 +28,7 @@ from support.calls.valid_requests import (
     valid_training_requests,
 )
 from support.workers.unharmed import unharmed_after
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 # Small limits: the machine has other tests to run.
 LIMITS = ["--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "1"]
@@ -39,12 +39,7 @@ INPUTS = {
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", *LIMITS) as started:
-        yield started
+process = worker_fixture(*LIMITS)
 
 
 @pytest.fixture(autouse=True)

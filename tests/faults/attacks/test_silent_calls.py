@@ -16,17 +16,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
 from support.calls.valid_requests import ALL_METHODS
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 TOKEN = "0123456789abcdef"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--queue-size", "4", tokens={"alice": TOKEN}) as started:
-        yield started
+process = worker_fixture("--queue-size", "4", tokens={"alice": TOKEN})
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from support.calls.raw_calls import RawClient, opencv_camera, scene_of, spec_of,
 from support.calls.raw_http2 import PREFACE, SETTINGS, frame, reset_rapidly
 from support.calls.valid_requests import METHODS
 from support.workers.slow_render import wait_until
-from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.tenant import tenant_client, tenant_fixture
+from support.workers.worker import WorkerProcess, worker_fixture
 
 Code = grpc.StatusCode
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
@@ -35,13 +35,10 @@ PUT = METHODS["SceneService/Put"].path
 RESETS = 60_000
 SEEDS = itertools.count(100)
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    options = ("--reflection", "--stall-seconds", str(STALL_SECONDS))
-    with worker("--device", "cpu", *options, "--max-trainings", str(MAX_TRAININGS), tokens=TOKENS) as started:
-        yield started
+process = worker_fixture(
+    "--reflection", "--stall-seconds", str(STALL_SECONDS), "--max-trainings", str(MAX_TRAININGS), tokens=TOKENS
+)
+mallory = tenant_fixture(TOKENS["mallory"])
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +47,6 @@ def alice(process: WorkerProcess) -> Iterator[RawClient]:
         client = tenant_client(channel, TOKENS["alice"])
         render(client)
         yield client
-
-
-@pytest.fixture(scope="module")
-def mallory(process: WorkerProcess) -> Iterator[RawClient]:
-    with process.channel() as channel:
-        yield tenant_client(channel, TOKENS["mallory"])
 
 
 def render(client: RawClient) -> None:

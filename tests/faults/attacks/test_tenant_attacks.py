@@ -22,19 +22,15 @@ from support.calls.raw_calls import RawClient, detail, failure, opencv_camera, s
 from support.calls.raw_training import RawTraining, start_of
 from support.workers.slow_render import wait_for
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 Code = grpc.StatusCode
 MIB = 1 << 20
 GREEDY, OTHER = "greedy-0123456789abcdef", "other-0123456789abcdef"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    """A worker with 16 MiB for payloads, 4 of which each tenant may have."""
-    options = ("--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30")
-    with worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as started:
-        yield started
+# A worker with 16 MiB for payloads, 4 of which each tenant may have.
+process = worker_fixture(
+    "--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30", tokens={"a": GREEDY, "b": OTHER}
+)
 
 
 @pytest.fixture

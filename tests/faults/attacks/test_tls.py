@@ -21,7 +21,7 @@ from lumigrad.client.transport import addresses as targets
 from support.calls.raw_calls import sphere_cloud
 from support.deploy.certificates import Authority, Identity
 from support.workers import forks
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 TOKEN = "0123456789abcdef"
 
@@ -65,10 +65,7 @@ def mutual(authority: Authority, own: Identity, robot: Identity) -> Iterator[Wor
         yield process
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as process:
-        yield process
+plain = worker_fixture()
 
 
 def refusal(target: str, **options: object) -> str:

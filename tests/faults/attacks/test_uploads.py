@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import numpy as np
 import psutil
-import pytest
 from google.rpc import error_details_pb2
 
 from lumigrad.protos.tensors import PayloadWriter
@@ -27,18 +26,14 @@ from support.calls.raw_calls import (
 )
 from support.workers.forks import ForkedProcess
 from support.workers.slow_render import wait_for
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 MIB = 1 << 20
 # About 7 MiB.
 LARGE = sphere_cloud(262_000, radius=0.01)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    options = ["--max-payload-mib", "8", "--transit-mib", "16", "--max-call-seconds", "3", "--scene-mib", "16"]
-    with worker("--device", "cpu", *options) as started:
-        yield started
+process = worker_fixture(
+    "--max-payload-mib", "8", "--transit-mib", "16", "--max-call-seconds", "3", "--scene-mib", "16"
+)
 
 
 def header_of(cloud: Any) -> tuple[scene_pb2.PutRequest, bytes]:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
-import pytest
 
 from support.calls.raw_calls import failure, opencv_camera, spec_of, sphere_cloud
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 ALICE, BOB = (f"{name}-0123456789abcdef" for name in ("alice", "bob"))
 QUEUE = 16
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker(
-        "--device", "cpu", "--queue-size", str(QUEUE), "--batch-views", "1", tokens={"alice": ALICE, "bob": BOB}
-    ) as started:
-        yield started
+process = worker_fixture("--queue-size", str(QUEUE), "--batch-views", "1", tokens={"alice": ALICE, "bob": BOB})
 
 
 class Asking:

@@ -18,13 +18,9 @@ from support.meshes.shapes import box
 from support.training.scenes import gaussian_lesson
 from support.workers.client_load import CAMERA, cloud
 from support.workers.slow_render import SlowRender, wait_for, wait_for_device
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--queue-size", "1") as started:
-        yield started
+process = worker_fixture("--queue-size", "1")
 
 
 class FullQueue:

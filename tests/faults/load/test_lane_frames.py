@@ -18,7 +18,7 @@ from support.calls.raw_calls import RawClient
 from support.calls.raw_lane import RawLane
 from support.workers.slow_render import SlowRender, wait_for, wait_for_device
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 Code = grpc.StatusCode
 METHOD = "RenderService.RenderFrame"
@@ -29,10 +29,7 @@ def code_of(answer: FrameAnswer) -> Code | None:
     return None if answer.status is None else next(code for code in Code if code.value[0] == answer.status.code)
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
+process = worker_fixture()
 
 
 @pytest.fixture

@@ -15,18 +15,13 @@ from lumigrad.v1 import errors_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import Arrays, RawClient, Reply, opencv_camera, spec_of, sphere_cloud
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 PATIENT, OTHER = "a-0123456789abcdef-0123", "b-0123456789abcdef-0123"
 VIEWS, SIZE = 24, 256
 # Largest wait of a small render as a share of the long work's time: 20 ms, and a view or two.
 MOST_WAIT = 0.8
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", tokens={"a": PATIENT, "b": OTHER}) as started:
-        yield started
+process = worker_fixture(tokens={"a": PATIENT, "b": OTHER})
 
 
 @pytest.fixture

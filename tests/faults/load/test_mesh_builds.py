@@ -11,16 +11,11 @@ import pytest
 
 from support.calls.distance_calls import DistanceClient, mesh_obstacle, points, world_of
 from support.calls.raw_calls import Array, RawClient, failure
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 SIDE = 400
 BUSY = "lumigrad_device_busy_seconds_total"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--lane-mib", "0") as started:
-        yield started
+process = worker_fixture("--lane-mib", "0")
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,12 @@ from google.rpc import error_details_pb2
 from lumigrad.v1 import worker_pb2
 from support.calls.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 QUEUE = 2
 # The largest number of views of a call: all these calls are cancelled.
 LONG_VIEWS = 256
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--queue-size", str(QUEUE)) as started:
-        yield started
+process = worker_fixture("--queue-size", str(QUEUE))
 
 
 @pytest.fixture

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import pytest
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
 from support.workers.slow_render import wait_for, wait_for_work
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 Code = grpc.StatusCode
 ALICE, BOB = (f"{name}-0123456789abcdef" for name in ("alice", "bob"))
 ITEMS = 40
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", tokens={"alice": ALICE, "bob": BOB}) as started:
-        yield started
+process = worker_fixture(tokens={"alice": ALICE, "bob": BOB})
 
 
 def tenants(process: WorkerProcess) -> tuple[RawClient, RawClient]:

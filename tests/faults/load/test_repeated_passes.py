@@ -21,7 +21,7 @@ from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cl
 from support.calls.raw_lane import RawLane
 from support.calls.repeats import GENERAL_PATH, TELL_OF_GENERAL_PATH
 from support.workers.slow_render import large_gaussians, wait_for, worked_seconds
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 KINDS = ("gaussians", "spheres")
 METADATA = (SINGLE_REPLY, ("lumigrad-message-bytes", "3500000"))
@@ -90,10 +90,7 @@ class Passes:
         return data
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", before=TELL_OF_GENERAL_PATH) as started:
-        yield started
+process = worker_fixture(before=TELL_OF_GENERAL_PATH)
 
 
 @pytest.fixture(params=KINDS)

@@ -21,7 +21,7 @@ from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, failure, opencv_camera
 from support.calls.raw_lane import RawLane
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work, wait_until
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 Code = grpc.StatusCode
 QUEUE = 16
@@ -116,10 +116,7 @@ class ByLane(Repeated):
         return found
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--queue-size", str(QUEUE)) as started:
-        yield started
+process = worker_fixture("--queue-size", str(QUEUE))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from support.calls.valid_requests import METHODS
 from support.fault_proxy import FaultProxy
 from support.workers.reader import Reader
 from support.workers.slow_render import wait_for
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 MIB = 1 << 20
 WIDTH, HEIGHT = 1920, 1080
@@ -32,12 +32,7 @@ STALL_SECONDS = 1.5
 WHY = "the caller {} nothing, or less than 64 KiB of a payload, in 1.5 s (--stall-seconds)"
 # Memory that a stopped reader may hold besides the arrays of its reply.
 ALLOWANCE = 16 * MIB
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--stall-seconds", str(STALL_SECONDS)) as started:
-        yield started
+process = worker_fixture("--stall-seconds", str(STALL_SECONDS))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from support.calls.raw_calls import (
 )
 from support.meshes.shapes import torus
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
 TOKENS = {"alice": ALICE, "bob": BOB}
@@ -40,19 +40,10 @@ MARK_BYTES = MARK.tobytes()
 # glibc fills memory with this byte or its complement when it is allocated and freed.
 POISON = 165
 DISTANCE_OUTPUTS = [{"instance": "obstacle"}.get(name, name) for name in meshes.OUTPUTS]
+shared = worker_fixture(tokens=TOKENS)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", tokens=TOKENS) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def poisoned() -> Iterator[WorkerProcess]:
-    environment = {**os.environ, "MALLOC_PERTURB_": str(POISON)}
-    with worker("--device", "cpu", tokens=TOKENS, environment=environment) as process:
-        yield process
+poisoned = worker_fixture(tokens=TOKENS, environment={**os.environ, "MALLOC_PERTURB_": str(POISON)})
 
 
 def bytes_of(reply: Reply) -> bytes:

@@ -11,17 +11,12 @@ import pytest
 
 from support.calls.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
 from support.workers.tenant import tenant_client
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 ANNA, BEN = (f"{name}-0123456789abcdef" for name in ("anna", "ben"))
 LIMITS = ("--max-payload-mib", "1", "--scene-mib", "2", "--context-mib", "2", "--max-scenes", "64")
 PIXEL = opencv_camera(1, 1)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", *LIMITS, "--max-contexts", "64", tokens={"anna": ANNA, "ben": BEN}) as started:
-        yield started
+process = worker_fixture(*LIMITS, "--max-contexts", "64", tokens={"anna": ANNA, "ben": BEN})
 
 
 @pytest.fixture(scope="module")

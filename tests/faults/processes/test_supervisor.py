@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from support.ports import reserved_port
 from support.workers.client_load import CAMERA, cloud, load
 from support.workers.faults import POISON, faulty_worker
 from support.workers.forks import FAULTS, lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker, worker_fixture
 
 RECOVERY_SECONDS = 3.0
 
@@ -37,11 +36,8 @@ def fork_server(process: WorkerProcess) -> psutil.Process:
     return found
 
 
-@pytest.fixture(scope="module")
-def calm() -> Iterator[WorkerProcess]:
-    """A supervisor whose worker no test ends."""
-    with worker("--device", "cpu", supervised=True) as process:
-        yield process
+# A supervisor whose worker no test ends.
+calm = worker_fixture(supervised=True)
 
 
 def test_processes_are_told_apart_by_their_names(calm: WorkerProcess) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,17 +12,12 @@ from grpc_health.v1 import health_pb2
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from support.meshes import shapes as mesh_shapes
 from support.workers.client_load import CAMERA, cloud
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 PROBE = np.array([[0.0, 0.0, 1.5, 0.1]])
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    # Crashes are soon forgotten, so the next worker need not wait.
-    with worker("--device", "cpu", "--crash-seconds", "0.1", supervised=True) as started:
-        yield started
+# Crashes are soon forgotten, so the next worker need not wait.
+process = worker_fixture("--crash-seconds", "0.1", supervised=True)
 
 
 def replace_worker(process: WorkerProcess) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
@@ -16,16 +13,11 @@ from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of
 from support.workers.spooling import spooling
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 # Longer than a request takes here.
 STALL_SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--stall-seconds", str(STALL_SECONDS)) as started:
-        yield started
+process = worker_fixture("--stall-seconds", str(STALL_SECONDS))
 
 
 def test_a_long_request_behind_replies_that_nobody_reads_delays_no_others(process: WorkerProcess) -> None:

@@ -14,12 +14,7 @@ import torch
 from lumigrad.kernels import spheres
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.server.core.errors import (
-    BusyError,
-    CancelledError,
-    DeviceMemoryError,
-    InvalidArgumentError,
-)
+from lumigrad.server.core.errors import BusyError, CancelledError, DeviceMemoryError, InvalidArgumentError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
@@ -39,17 +34,12 @@ from support.calls.raw_calls import (
 )
 from support.workers.held_device import Asked, StandInCall, held
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 CALLS = 6
 CPU = torch.device("cpu")
 Ask = Callable[[int], Arrays]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--batch-views", "8") as started:
-        yield started
+process = worker_fixture("--batch-views", "8")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -16,17 +15,12 @@ from lumigrad.v1 import distance_pb2, tensor_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
 from support.calls.raw_calls import Array, RawClient, failure, violation
 from support.meshes.shapes import torus
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 WORLD = world_of(cuboid(1, 1, 1), cuboid(2, 1, 1))
 ORIGIN = points((0, 0, 0))
 OPTION = " (the worker's --max-payload-mib)"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--max-rows", "20000", "--max-payload-mib", "1") as started:
-        yield started
+process = worker_fixture("--max-rows", "20000", "--max-payload-mib", "1")
 
 
 def spheres(*shape: int, dtype: Any = np.float32) -> Array:

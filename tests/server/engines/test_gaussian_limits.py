@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from lumigrad.v1 import camera_pb2, gaussians_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
 from support.calls.raw_calls import Arrays, RawClient, failure, opencv_camera, pulsar_camera, violation
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker_fixture
 
 CLOUD = gaussian_cloud(20)
 COLORS = gaussian_cloud(20, coefficients=0)
@@ -19,13 +19,7 @@ PER_CAMERA = gaussian_cloud(20, coefficients=0, views=2)
 SCENES = gaussian_cloud(2, 20)
 MATRIX = np.eye(4).ravel().tolist()
 EXACT = gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    options = ("--max-payload-mib", "1", "--max-pixels", "10000", "--max-cameras", "200")
-    with worker("--device", "cpu", *options) as started:
-        yield started
+process = worker_fixture("--max-payload-mib", "1", "--max-pixels", "10000", "--max-cameras", "200")
 
 
 def small(x: float = 0.0) -> camera_pb2.Camera:

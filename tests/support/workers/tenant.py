@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import pytest
 
 from support.calls.raw_calls import RawClient
+from support.workers.worker import WorkerProcess
 
 
 class _Bearer(
@@ -40,3 +43,14 @@ class _Details(
 def tenant_client(channel: grpc.Channel, token: str) -> RawClient:
     """A client that sends the token with each call."""
     return RawClient("", channel=grpc.intercept_channel(channel, _Bearer(token)))
+
+
+def tenant_fixture(token: str) -> Any:
+    """Returns a fixture: a client of the worker `process` with this token, which the tests of a module share."""
+
+    @pytest.fixture(scope="module")
+    def client(process: WorkerProcess) -> Iterator[RawClient]:
+        with process.channel() as channel:
+            yield tenant_client(channel, token)
+
+    return client

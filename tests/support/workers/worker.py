@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import grpc
 import psutil
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.ports import reserved_port
@@ -204,6 +205,17 @@ def worker(
                 wait_until_released([process])
         finally:
             process.stop()
+
+
+def worker_fixture(*options: str, **settings: Any) -> Any:
+    """Returns a fixture: a `worker` on the CPU with these options and settings, which the tests of a module share."""
+
+    @pytest.fixture(scope="module")
+    def shared() -> Iterator[WorkerProcess]:
+        with worker("--device", "cpu", *options, **settings) as process:
+            yield process
+
+    return shared
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import distance_pb2, tensor_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
-from support.calls.raw_calls import Array, RawClient, failure, violation
+from support.calls.raw_calls import Array, RawClient, assert_refused, failure, violation
 from support.meshes.shapes import torus
 from support.workers.worker import WorkerProcess, worker_fixture
 
@@ -66,9 +66,7 @@ BAD: list[tuple[Array, dict[str, Any], str, str]] = [
 def test_a_bad_query_is_refused_whichever_way_it_comes(
     distances: DistanceClient, rows: Array, fields: dict[str, Any], name: str, text: str
 ) -> None:
-    found, description = violation(failure(lambda: distances.query(WORLD, rows, **fields)))
-    assert found == f"spec.{name}"
-    assert description.startswith(text), description
+    assert_refused(lambda: distances.query(WORLD, rows, **fields), f"spec.{name}", text)
     payload = PayloadWriter()
     spec = distances.spec(WORLD, rows, payload, **fields)
     gradient = {"distance": np.ones(rows.shape[:3], np.float32)}

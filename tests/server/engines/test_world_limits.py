@@ -11,7 +11,7 @@ import pytest
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, grid, points, pose_of, world_of
-from support.calls.raw_calls import failure, violation
+from support.calls.raw_calls import assert_refused, failure, violation
 
 ORIGIN = points((0.0, 0.0, 0.0))
 MOST = 1 << 14
@@ -90,9 +90,7 @@ def test_a_bad_world_is_refused_whichever_way_it_comes(
 ) -> None:
     payload = PayloadWriter()
     scene = build(payload)
-    field, description = violation(failure(lambda: distances.put(scene, payload)))
-    assert field == f"scene.world.{name}"
-    assert description.startswith(text), description
+    description = assert_refused(lambda: distances.put(scene, payload), f"scene.world.{name}", text)
     payload = PayloadWriter()
     inline = build(payload)
     error = failure(lambda: distances.query(inline, ORIGIN, payload=payload))

@@ -23,7 +23,7 @@ from support.calls.distance_calls import (
     pose_of,
     world_of,
 )
-from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud, violation
+from support.calls.raw_calls import RawClient, assert_refused, detail, failure, sphere_cloud, violation
 from support.meshes.shapes import box, scaled, torus
 from support.workers.worker import WorkerProcess, worker
 
@@ -148,8 +148,7 @@ def test_a_bad_update_leaves_the_world_alone(
     distances: DistanceClient, changes: list[Change], field: str, text: str
 ) -> None:
     scene = distances.put(world_of(cuboid(2, 1, 1, name="a"))).scene
-    found, description = violation(failure(lambda: distances.update(scene.scene_id, 1, *changes)))
-    assert (found, description.startswith(text)) == (field, True), description
+    assert_refused(lambda: distances.update(scene.scene_id, 1, *changes), field, text)
     assert distances.get_world(scene.scene_id)[0].info == scene
 
 

@@ -227,6 +227,14 @@ def violation(error: grpc.RpcError) -> tuple[str, str]:
     return found.field, found.description
 
 
+def assert_refused(call: Callable[[], object], field: str, text: str) -> str:
+    """Asserts that a call is refused for one field, whose description begins with a text; returns the description."""
+    found, description = violation(failure(call))
+    assert found == field
+    assert description.startswith(text), description
+    return description
+
+
 def detail(error: grpc.RpcError, kind: type[Message]) -> Any:
     """The typed detail of an error."""
     found = details.find(error.trailing_metadata(), kind)

@@ -16,7 +16,6 @@ from lumigrad.kernels.density.engine import CudaEngine as DensityEngine
 from lumigrad.kernels.gaussians.engine import CudaEngine as GaussianEngine
 from lumigrad.kernels.training.engine import CudaEngine as TrainingEngine
 from lumigrad.server.core.errors import DeviceMemoryError
-from lumigrad.server.training.session import done_message
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import training_pb2
@@ -25,7 +24,14 @@ from support.backends.deferral import deferred
 from support.calls.raw_calls import opencv_camera
 from support.calls.raw_training import RATES
 from support.training.random_states import random_state, too_fast, with_everything
-from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
+from support.training.resident import (
+    Part,
+    assert_as_with_python,
+    everything,
+    failures_without_room,
+    maker_of,
+    plain_step,
+)
 from support.training.states import DENSITIES, LIMITS, state_of
 
 STEPS = [[0], [1], [2], [0, 1], [2], [1]]
@@ -60,10 +66,7 @@ def deterministic(spec: training_pb2.TrainingSpec) -> None:
 def test_steps_of_all_kinds_are_the_same_bits(seed: int, native: ModuleType) -> None:
     (state, views), (expected, _) = (random_state(seed, deterministic=True) for _ in range(2))
     with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
-        found, resident = maker.all(state, views)
-        for number, each in enumerate(views):
-            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
-    assert everything(state) == everything(expected)
+        resident = assert_as_with_python(maker, state, expected, views)[1]
     assert resident >= 2
 
 
@@ -71,10 +74,7 @@ def test_steps_of_all_kinds_are_the_same_bits(seed: int, native: ModuleType) -> 
 def test_steps_without_python_are_the_same_bits(kind: str, native: ModuleType) -> None:
     state, expected = state_of(kind, RATES, deterministic), state_of(kind, RATES, deterministic)
     with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
-        found, resident = maker.all(state, STEPS)
-        for number, each in enumerate(STEPS):
-            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
-    assert everything(state) == everything(expected)
+        resident = assert_as_with_python(maker, state, expected, STEPS)[1]
     assert resident >= 2
 
 

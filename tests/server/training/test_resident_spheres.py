@@ -11,10 +11,16 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.server.core.errors import InvalidArgumentError
-from lumigrad.server.training.session import done_message
 from lumigrad.v1 import spheres_pb2, training_pb2
 from support.backends.gaussian_engines import ENGINES, instruction_set
-from support.training.resident import everything, failures_without_room, maker_of, plain_step
+from support.training.resident import (
+    assert_as_with_python,
+    assert_restored_goes_on,
+    everything,
+    failures_without_room,
+    maker_of,
+    plain_step,
+)
 from support.training.sphere_states import SPHERE_RATES, random_spheres, sphere_state
 
 ISAS = [name.removeprefix("cpu-") for name in ENGINES if name.startswith("cpu-")]
@@ -25,10 +31,7 @@ ISAS = [name.removeprefix("cpu-") for name in ENGINES if name.startswith("cpu-")
 def test_steps_without_python_are_the_same_bits(seed: int, isa: str) -> None:
     (expected, views), (state, _) = random_spheres(seed), random_spheres(seed)
     with instruction_set(isa), maker_of() as maker:
-        found, resident = maker.all(state, views)
-        for number, each in enumerate(views):
-            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
-    assert everything(state) == everything(expected)
+        resident = assert_as_with_python(maker, state, expected, views)[1]
     assert resident == len(views)
 
 
@@ -48,14 +51,7 @@ def test_a_state_that_is_restored_goes_on_alike() -> None:
     views = [[0], [1, 2], [2], [0], [2, 1], [1], [0]]
     rates = {**SPHERE_RATES, "exposures": 1e-2}
     state, restored = (sphere_state(rates=rates) for _ in range(2))
-    with maker_of() as maker:
-        maker.all(state, views[:3])
-        restored.restore({name: tensor.clone() for name, tensor in state.tensors().items()})
-        restored.step, restored.generation = state.step, state.generation
-        found = maker.all(state, views[3:])[0]
-    with maker_of() as maker:
-        assert maker.all(restored, views[3:])[0] == found
-    assert everything(restored) == everything(state)
+    assert_restored_goes_on(state, restored, views, 3)
 
 
 def test_steps_with_python_may_come_between() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,12 +11,19 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from lumigrad.server.core.errors import CancelledError
-from lumigrad.server.training.session import done_message
 from lumigrad.v1 import training_pb2
 from support.backends.gaussian_engines import ENGINES, instruction_set
 from support.calls.raw_training import RATES
 from support.training.random_states import random_state, too_fast, with_everything, with_surfaces
-from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
+from support.training.resident import (
+    Part,
+    assert_as_with_python,
+    assert_restored_goes_on,
+    everything,
+    failures_without_room,
+    maker_of,
+    plain_step,
+)
 from support.training.states import DENSITIES, sensor_camera, state_of
 from support.workers.slow_render import wait_until
 
@@ -29,10 +35,7 @@ ISAS = [name.removeprefix("cpu-") for name in ENGINES if name.startswith("cpu-")
 def test_steps_without_python_are_the_same_bits(seed: int, isa: str) -> None:
     (expected, views), (state, _) = random_state(seed), random_state(seed)
     with instruction_set(isa), maker_of() as maker:
-        found, resident = maker.all(state, views)
-        for number, each in enumerate(views):
-            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
-    assert everything(state) == everything(expected)
+        resident = assert_as_with_python(maker, state, expected, views)[1]
     assert resident >= 3
 
 
@@ -53,10 +56,7 @@ def test_terms_of_surfaces_need_no_python(
     state, expected = with_surfaces(kind, planes, **weights), with_surfaces(kind, planes, **weights)
     views = [[0], [1], [2], [0], [2], [1], [0]] if kind == "none" else [[0, 1], [2, 0], [1, 2]] * 2
     with instruction_set(isa), maker_of() as maker:
-        found, resident = maker.all(state, views)
-        for number, each in enumerate(views):
-            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
-    assert everything(state) == everything(expected)
+        found, resident = assert_as_with_python(maker, state, expected, views)
     assert {"normal", "distortion"} & found[-1].terms.keys() == {"normal", "distortion"} & weights.keys()
     assert not {"normal", "distortion"} & found[1].terms.keys()
     # Steps in which opacities are cut need Python.
@@ -86,16 +86,7 @@ def test_a_step_without_room_changes_nothing(kind: str, of_sensors: bool) -> Non
 def test_a_state_that_is_restored_goes_on_alike(kind: str, of_sensors: bool) -> None:
     views = [[0], [1], [2], [0], [1], [2], [1]]
     state, restored = (with_everything(kind, of_sensors=of_sensors) for _ in range(2))
-    with maker_of() as maker:
-        maker.all(state, views[:3])
-        state.settle()
-        restored.restore({name: tensor.clone() for name, tensor in state.tensors().items()})
-        restored.views = copy.deepcopy(state.views)
-        restored.step, restored.generation = state.step, state.generation
-        found = maker.all(state, views[3:])[0]
-    with maker_of() as maker:
-        assert maker.all(restored, views[3:])[0] == found
-    assert everything(restored) == everything(state)
+    assert_restored_goes_on(state, restored, views, 3)
 
 
 def test_no_step_of_a_run_is_made_after_one_that_failed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.training.images import Planned
 from lumigrad.server.training.resident import ResidentSteps
 from lumigrad.server.training.run_report import RunReport
+from lumigrad.server.training.session import done_message
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, step
 from support.training.states import LIMITS, Wanted
@@ -102,6 +104,36 @@ def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
     with torch.no_grad():
         report = step(state, planned, call, lambda rendered: None)[1]
     return report.read([tensor.numpy() for tensor in report.numbers])
+
+
+def assert_as_with_python(
+    maker: Maker, state: TrainingState, expected: TrainingState, views: Sequence[Sequence[int]]
+) -> tuple[list[Done], int]:
+    """Makes all steps, and those of `expected` with Python; asserts that replies and states have the same bits.
+
+    Returns the result of `Maker.all`.
+    """
+    found, resident = maker.all(state, views)
+    for number, each in enumerate(views):
+        assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
+    assert everything(state) == everything(expected)
+    return found, resident
+
+
+def assert_restored_goes_on(
+    state: TrainingState, restored: TrainingState, views: Sequence[Sequence[int]], before: int
+) -> None:
+    """Asserts that a state goes on alike where it is restored from another one after the steps `before`."""
+    with maker_of() as maker:
+        maker.all(state, views[:before])
+        state.settle()
+        restored.restore({name: tensor.clone() for name, tensor in state.tensors().items()})
+        restored.views = copy.deepcopy(state.views)
+        restored.step, restored.generation = state.step, state.generation
+        found = maker.all(state, views[before:])[0]
+    with maker_of() as maker:
+        assert maker.all(restored, views[before:])[0] == found
+    assert everything(restored) == everything(state)
 
 
 def everything(state: TrainingState) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from lumigrad.kernels.gaussians import (
 )
 from lumigrad.kernels.gaussians.sensor_lenses import jacobian_limits
 from support.backends.gaussian_engines import Engine
+from support.closeness import assert_image, assert_relative
 from support.gaussians.rays import render_rays
 from support.gaussians.rotation import turned
 from support.gaussians.sensors import Exposure, Optics, Rules, Slices, render
@@ -367,6 +368,40 @@ def known(images: dict[str, Any], inputs: Mapping[str, Tensor]) -> Known:
         focal = found.pop("lens_focal", np.zeros(2))
         found["camera_intrinsics"] = np.concatenate([focal, found.pop("lens_center")])
     return images, found, upstream
+
+
+def assert_as_known(
+    case: SensorCase,
+    engine: Engine,
+    expected: Known,
+    wanted: Sequence[str] = WANTED,
+    *,
+    loose: tuple[str, ...] = ("lens_", "windshield", "camera_intrinsics", "rays", "lidar_"),
+    least_stable: float = 0.9,
+) -> Made:
+    """Asserts that images and gradients along rays are those of the reference, but for gradients of slices' matrices.
+
+    Args:
+        case: to render.
+        engine: that renders it.
+        expected: the reference's results.
+        wanted: the inputs to differentiate by.
+        loose: beginnings of the names of gradients that may be off by twice as much as others.
+        least_stable: the least share of pixels, or returns, that rounding does not decide.
+    """
+    images, gradients, upstream = expected
+    found = run(engine, case, upstream, wanted)
+    stable = images["stable"].numpy()
+    assert stable.mean() > least_stable
+    assert (images["alpha"].detach().numpy() > 0.1).mean() > 0.2, "there is something to see"
+    for output in upstream:
+        values = images[output].detach().numpy()
+        assert_image(found.outputs[output][stable], values[stable], 5e-5 * max(1.0, float(np.abs(values).max())))
+    for key, gradient in gradients.items():
+        if key not in MATRICES:
+            tolerance = 2e-3 if key.startswith(loose) else 1e-3
+            assert_relative(key, found.gradients[key].reshape(gradient.shape), gradient, tolerance, 1e-6)
+    return found
 
 
 def slices_of(case: SensorCase) -> tuple[dict[str, Tensor], Slices]:

@@ -37,14 +37,19 @@ class Strategy:
         """Is called after `backward`."""
 
 
-def _check_needed(params: Parameters) -> None:
-    missing = [name for name in _NEEDED if name not in params]
-    if missing:
-        raise AssertionError(f"expected the parameters {', '.join(_NEEDED)}, got none named {missing[0]}")
+class _Known(Strategy):
+    """A strategy that changes parameters of known names."""
+
+    def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
+        """Raises AssertionError unless parameters and optimizers are as the strategy needs them."""
+        super().check_sanity(params, optimizers)
+        missing = [name for name in _NEEDED if name not in params]
+        if missing:
+            raise AssertionError(f"expected the parameters {', '.join(_NEEDED)}, got none named {missing[0]}")
 
 
 @dataclass
-class DefaultStrategy(Strategy):
+class DefaultStrategy(_Known):
     """Grows where the gradients of projected centres are large, and prunes what is transparent.
 
     Follows Kerbl et al., "3D Gaussian splatting for real-time radiance field rendering", 2023; with `absgrad` Ye et
@@ -105,11 +110,6 @@ class DefaultStrategy(Strategy):
     def _statistics(self) -> tuple[str, ...]:
         """Sums of slopes, how often each Gaussian was visible and, where they count, largest radii."""
         return ("grad2d", "count", "radii") if self.refine_scale2d_stop_iter > 0 else ("grad2d", "count")
-
-    def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Raises AssertionError unless parameters and optimizers are as the strategy needs them."""
-        super().check_sanity(params, optimizers)
-        _check_needed(params)
 
     def step_pre_backward(
         self, params: Parameters, optimizers: Optimizers, state: State, step: int, info: Mapping[str, Any]
@@ -207,7 +207,7 @@ class DefaultStrategy(Strategy):
 
 
 @dataclass
-class MCMCStrategy(Strategy):
+class MCMCStrategy(_Known):
     """Moves transparent Gaussians onto opaque ones, adds Gaussians up to a limit, and adds noise to their means.
 
     Follows Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo", NeurIPS 2024. Parameters are means,
@@ -247,11 +247,6 @@ class MCMCStrategy(Strategy):
         """Returns a state with gsplat's table of binomial coefficients, which programs may read."""
         rows = [[float(math.comb(n, k)) for k in range(MOST_COPIES)] for n in range(MOST_COPIES)]
         return {"binoms": torch.tensor(rows)}
-
-    def check_sanity(self, params: Parameters, optimizers: Optimizers) -> None:
-        """Raises AssertionError unless parameters and optimizers are as the strategy needs them."""
-        super().check_sanity(params, optimizers)
-        _check_needed(params)
 
     def step_post_backward(
         self,

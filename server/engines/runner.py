@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
@@ -101,7 +103,7 @@ class ForwardJob:
         tensors = self.task.plan.request_tensors
         if tensors:
             upload = uploader(tensors, reader, transfer, self.task.field)
-            self._upload = lambda: _timed_upload(upload, call)
+            self._upload = partial(timed_upload, upload, call)
 
     def inputs(self) -> Any:
         """Return the engine's inputs; called on the device's thread."""
@@ -113,7 +115,8 @@ class ForwardJob:
         return {**content.tensors, **tensors}
 
 
-def _timed_upload(upload: Callable[[], Tensors], call: Call) -> Tensors:
+def timed_upload(upload: Callable[[], Tensors], call: Call) -> Tensors:
+    """Upload tensors, and measure the time."""
     with call.times.stage("upload"):
         return upload()
 
@@ -198,7 +201,7 @@ class EngineRunner:
             options = {"touched_only": sent_whole.isdisjoint(task.engine.rows(state))}
         with arguments_of("spec"):
             steps = task.engine.backward_steps(state, output_gradients, wanted.names, **options)
-            result = yield from _checked(steps, before_view)
+            result = yield from checked(steps, before_view)
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
@@ -236,7 +239,7 @@ class EngineRunner:
         before_view, engine = self._transfer.paced(call.check), task.engine
         with arguments_of(task.field):
             steps = engine.forward_steps(task.plan, inputs, outputs, retain=retain, into=into)
-            forward = yield from _checked(steps, before_view)
+            forward = yield from checked(steps, before_view)
         self._transfer.finish()
         call.times.add_kernel(forward.times.milliseconds())
         return forward
@@ -310,14 +313,17 @@ def _are_levels(name: str, engine: Engine, formats: Sequence[ImageFormats]) -> b
     return name in engine.levels and all(each.are_levels(name) for each in formats)
 
 
-def _checked(steps: Steps[T], check: Callable[[], object]) -> Steps[T]:
-    """Run steps, with a check between them; returns their result."""
+def checked(
+    steps: Steps[T], check: Callable[[], object], within: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Steps[T]:
+    """Run steps, each in a context of `within`, with a check between them; returns their result."""
     while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        with within():
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
         yield
         check()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
-from typing import TypeVar
 
 from lumigrad.kernels import meshes
 from lumigrad.kernels.steps import Steps
@@ -19,7 +19,7 @@ from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.prepared import Example
-from lumigrad.server.engines.runner import ForwardJob, ForwardState, Task
+from lumigrad.server.engines.runner import ForwardJob, ForwardState, Task, checked
 from lumigrad.server.rpc.prepared_queries import PreparedQueries
 from lumigrad.server.rpc.render import EngineService
 from lumigrad.server.scenes.lookup import AcceptedKinds, find_scene
@@ -27,7 +27,6 @@ from lumigrad.server.scenes.world import world_of
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import distance_pb2
 
-T = TypeVar("T")
 _VOXEL_BYTES = 4
 _OF_FIELDS = ("exact", "curobo_field")
 # Fields of the request whose names differ from those of the kernels.
@@ -122,7 +121,7 @@ def answer_field(
                 semantics=SEMANTICS[request.semantics],
                 device=runtime.transfer.device,
             )
-            values = yield from _timed_steps(steps, call)
+            values = yield from checked(steps, call.check, partial(call.times.stage, "kernel.query"))
         with call.times.stage("kernel.query"):
             runtime.transfer.finish()
         with call.times.stage("download"):
@@ -133,19 +132,6 @@ def answer_field(
     payload = call.lane.writer()
     reply = distance_pb2.QueryReply(scene=scene.reference, outputs=named_tensors({"distance": values}, payload))
     yield from timed(reply, payload, lambda: None, call)
-
-
-def _timed_steps(steps: Steps[T], call: Call) -> Steps[T]:
-    """Run steps, measuring each and checking the call between them; returns their result."""
-    while True:
-        with call.times.stage("kernel.query"):
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-        yield
-        call.check()
 
 
 def _checked_bytes(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits) -> int:

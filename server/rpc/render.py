@@ -23,7 +23,7 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
+from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task, timed_upload
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
@@ -252,12 +252,7 @@ def _receive_gradients(
     # The caller may change gradients in shared memory while kernels read them. Kernels only multiply and add these
     # numbers: none is an index or decides a branch, so only the caller's own gradients would be wrong.
     upload = uploader(tensors, reader, runtime.transfer, field, in_place=True)
-
-    def timed_upload() -> Tensors:
-        with call.times.stage("upload"):
-            return upload()
-
-    return reader, timed_upload
+    return reader, partial(timed_upload, upload, call)
 
 
 class RenderService(EngineService):

@@ -186,38 +186,35 @@ class Cloud:
         kept = {name: tensor for name, tensor in stored.content.tensors.items() if name not in gone}
         outline = Outline({**shapes_of(kept), **shapes_of(tensors)})
         self._rules.check_shapes(outline.shapes, runtime.limits, field)
-
-        def receive(reader: PayloadReader) -> Prepare:
-            upload = uploader(tensors, reader, runtime.transfer, field)
-
-            def make(times: StageTimes) -> CloudContent:
-                with times.stage("upload"):
-                    whole = {**kept, **upload()}
-                    self._rules.check_values(whole, field)
-                    runtime.transfer.finish()
-                return CloudContent.of(self._rules, KeptTensors.of(whole))
-
-            return lambda _: make
-
-        return Arrival(outline, receive)
+        return Arrival(outline, self._receiver(runtime, field, tensors, lambda own: KeptTensors.of({**kept, **own})))
 
     def _arrival(
         self, runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: CloudContent | None
     ) -> Arrival:
         """Return the arrival of a cloud's tensors, or of those that replace tensors of the `old` cloud."""
+        copied = 0 if old is None else old.kept.copied_bytes(tensors)
+        receive = self._receiver(runtime, field, tensors, KeptTensors.of if old is None else old.kept.replaced)
+        return Arrival(Outline(shapes_of(tensors)), receive, copied)
+
+    def _receiver(
+        self,
+        runtime: Runtime,
+        field: str,
+        tensors: Mapping[str, tensor_pb2.Tensor],
+        completed: Callable[[Tensors], KeptTensors],
+    ) -> Callable[[PayloadReader], Prepare]:
+        """Return the function of an arrival that reads tensors; `completed` adds those that are on the device."""
 
         def receive(reader: PayloadReader) -> Prepare:
             upload = uploader(tensors, reader, runtime.transfer, field)
 
             def make(times: StageTimes) -> CloudContent:
                 with times.stage("upload"):
-                    uploaded = upload()
-                    kept = KeptTensors.of(uploaded) if old is None else old.kept.replaced(uploaded)
+                    kept = completed(upload())
                     self._rules.check_values(kept.by_name, field)
                     runtime.transfer.finish()
                 return CloudContent.of(self._rules, kept)
 
             return lambda _: make
 
-        copied = 0 if old is None else old.kept.copied_bytes(tensors)
-        return Arrival(Outline(shapes_of(tensors)), receive, copied)
+        return receive

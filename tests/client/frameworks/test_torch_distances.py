@@ -192,15 +192,8 @@ def test_stored_worlds_cost_no_upload(client, payload_lengths):
     assert payload_lengths == [rows.numel() * 4, rows.numel()]
 
 
-def test_only_what_is_needed_is_asked_for(client, monkeypatch):
-    asked = []
-    original = Distances._differentiated
-
-    def spy(self, request, *rest):
-        asked.append((tuple(request.output_gradients), request.wanted))
-        return original(self, request, *rest)
-
-    monkeypatch.setattr(Distances, "_differentiated", spy)
+def test_only_what_is_needed_is_asked_for(client, differentiated):
+    asked = differentiated(Distances)
     tensors = inputs()
     tensors["spheres"].requires_grad_()
     tensors["weight"].requires_grad_()

@@ -90,15 +90,8 @@ def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch)
     assert asked[-1].scene.sh.shape == (COUNT, 1, 3)
 
 
-def test_only_the_gradients_that_are_needed_are_asked_for(client, monkeypatch):
-    asked = []
-    original = Frame._differentiated
-
-    def spy(self, request, *rest):
-        asked.append((tuple(request.output_gradients), request.wanted))
-        return original(self, request, *rest)
-
-    monkeypatch.setattr(Frame, "_differentiated", spy)
+def test_only_the_gradients_that_are_needed_are_asked_for(client, differentiated):
+    asked = differentiated(Frame)
     tensors = scene()
     tensors["colors"].requires_grad_()
     tensors["viewmats"].requires_grad_()

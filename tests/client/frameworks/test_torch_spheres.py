@@ -100,15 +100,8 @@ def test_depth_has_a_gradient(client):
     assert growth.item() == pytest.approx(seen.sum().item(), rel=1e-4)
 
 
-def test_only_what_is_needed_is_asked_for(client, monkeypatch):
-    asked = []
-    original = Frame._differentiated
-
-    def spy(self, request, *rest):
-        asked.append((tuple(request.output_gradients), request.wanted))
-        return original(self, request, *rest)
-
-    monkeypatch.setattr(Frame, "_differentiated", spy)
+def test_only_what_is_needed_is_asked_for(client, differentiated):
+    asked = differentiated(Frame)
     tensors = scene()
     tensors["colors"].requires_grad_()
     tensors["radii"].requires_grad_()

@@ -133,10 +133,13 @@ def test_a_large_reply_comes_in_chunks_and_says_where_its_time_went(client: RawC
     check_timings(reply, "decode", "queue", "kernel.blend", "download", "encode")
 
 
-def test_a_short_reply_may_come_with_the_status(client: RawClient, scene_id: str) -> None:
-    spec = spec_of(opencv_camera(16, 16), scene_id=scene_id)
+@pytest.mark.parametrize(("size", "taken"), [(16, ()), (512, ((MESSAGE_BYTES, str(4 << 20)),))])
+def test_a_reply_may_come_with_the_status_if_it_is_short_or_its_caller_takes_it(
+    client: RawClient, scene_id: str, size: int, taken: tuple[tuple[str, str], ...]
+) -> None:
+    spec = spec_of(opencv_camera(size, size), scene_id=scene_id)
     request = Frame(render_pb2.RenderRequest(spec=spec))
-    frame = client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
+    frame = client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY, *taken))
     reply = reply_of(iter([frame]), lambda header: header.outputs)
     same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
     check_timings(reply, "decode", "queue", "kernel.blend", "download")
@@ -165,16 +168,6 @@ def test_a_reply_is_one_message_as_far_as_its_caller_takes_such(client: RawClien
         assert (len(reply.frames) == 1) == is_whole
         same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
         check_timings(reply, "decode", "queue", "kernel.blend", "download")
-
-
-def test_a_long_reply_may_come_with_the_status_to_callers_that_take_it(client: RawClient, scene_id: str) -> None:
-    spec = spec_of(opencv_camera(512, 512), scene_id=scene_id)
-    request = Frame(render_pb2.RenderRequest(spec=spec))
-    metadata = (SINGLE_REPLY, (MESSAGE_BYTES, str(4 << 20)))
-    frame = client.render_stub.Render.once(request, timeout=60, metadata=metadata)
-    reply = reply_of(iter([frame]), lambda header: header.outputs)
-    same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
-    check_timings(reply, "decode", "queue", "kernel.blend", "download")
 
 
 @pytest.mark.parametrize("given", ["", "-1", "1e6", "9" * 19])

@@ -15,7 +15,7 @@ from support.backends.mesh_engines import cpu
 from support.closeness import assert_image
 from support.meshes import oracle as mesh_oracle
 from support.meshes.case import CuboidShape, MeshCase, MeshShape, Shape
-from support.meshes.oracle import Found
+from support.meshes.oracle import assert_reproduced
 from support.meshes.runs import run, with_options
 from support.spheres import oracle
 
@@ -50,15 +50,6 @@ FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)
 WANTED = ("spheres", "poses", "weight")
 EXACT = {"semantics": "exact", "max_distance": None, "samples": 32}
-
-
-def assert_reproduced(found: Found, cost: np.ndarray, gradient: np.ndarray) -> None:
-    weight, largest = found.case.options.weight, float(np.abs(found.cost).max())
-    ok = found.ok_cost
-    assert_image(cost[ok], found.cost[ok], 1e-5 * weight + 1e-4 * largest)
-    ok, expected = found.ok_gradient, found.gradient
-    size = np.maximum(np.linalg.norm(expected, axis=-1, keepdims=True), weight)
-    assert_image(gradient[ok], expected[ok], 2e-3 * np.broadcast_to(size, expected.shape)[ok])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -63,19 +63,22 @@ def bomb_pictures() -> bytes:
     return buffer.getvalue()
 
 
+def assert_refused_within(bytes_of_memory, path, content):
+    tracemalloc.start()
+    try:
+        assert read(path, content) is None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < bytes_of_memory
+
+
 BOMBS = {"gzip.spz": bomb_gzip, "zstandard.spz": bomb_zstandard, "zip.sog": bomb_zip, "pictures.sog": bomb_pictures}
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_do_not_go_off(folder, name):
-    content = BOMBS[name]()
-    tracemalloc.start()
-    try:
-        assert read(folder / name, content) is None
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 64 << 20
+    assert_refused_within(64 << 20, folder / name, BOMBS[name]())
 
 
 ANNOUNCED = {
@@ -89,14 +92,7 @@ ANNOUNCED = {
 
 @pytest.mark.parametrize("name", ANNOUNCED)
 def test_announced_counts_are_checked_before_memory_is_taken(folder, name):
-    content = ANNOUNCED[name](good(name, folder))
-    tracemalloc.start()
-    try:
-        assert read(folder / name, content) is None
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20
+    assert_refused_within(8 << 20, folder / name, ANNOUNCED[name](good(name, folder)))
 
 
 MESSAGES = [

@@ -10,7 +10,7 @@ import pytest
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
 from support.meshes import oracle as mesh_oracle
-from support.meshes.oracle import Found
+from support.meshes.oracle import assert_reproduced
 from support.meshes.runs import run, with_options
 from support.spheres import oracle
 
@@ -22,16 +22,6 @@ ONE_RAY = [path for path in FILES if not path.stem.startswith(("11", "12"))]
 STATIC = [path for path in FILES if "static" in path.stem and not path.stem.startswith("08")]
 DIFFERENCES = [path for path in STATIC if mesh_oracle.load(path).differences is not None]
 EXACT = {"semantics": "exact", "max_distance": None, "sweep": False, "samples": 32, "speed_metric": False}
-
-
-def assert_reproduced(found: Found, cost: np.ndarray, gradient: np.ndarray) -> None:
-    weight, largest = found.case.options.weight, float(np.abs(found.cost).max())
-    ok = found.ok_cost
-    assert_image(cost[ok], found.cost[ok], 1e-5 * weight + 1e-4 * largest)
-    ok, expected = found.ok_gradient, found.gradient
-    # Errors are relative to a row's own length if it exceeds that of a plain cost.
-    size = np.maximum(np.linalg.norm(expected, axis=-1, keepdims=True), weight)
-    assert_image(gradient[ok], expected[ok], 2e-3 * np.broadcast_to(size, expected.shape)[ok])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from support.closeness import assert_image
 from support.meshes.case import Doubles, MeshCase, MeshShape, Options, Placed
 from support.rotations import rotation
 
@@ -29,6 +30,17 @@ class Found:
     ok_gradient: NDArray[np.bool_]
     distances: Doubles
     differences: Doubles | None
+
+
+def assert_reproduced(found: Found, cost: Doubles, gradient: Doubles) -> None:
+    """Asserts that costs and gradients are the expected ones where these do not depend on rounding."""
+    weight, largest = found.case.options.weight, float(np.abs(found.cost).max())
+    ok = found.ok_cost
+    assert_image(cost[ok], found.cost[ok], 1e-5 * weight + 1e-4 * largest)
+    ok, expected = found.ok_gradient, found.gradient
+    # Errors are relative to a row's own length if it exceeds that of a plain cost.
+    size = np.maximum(np.linalg.norm(expected, axis=-1, keepdims=True), weight)
+    assert_image(gradient[ok], expected[ok], 2e-3 * np.broadcast_to(size, expected.shape)[ok])
 
 
 def inverse(pose: Doubles) -> tuple[float, ...]:

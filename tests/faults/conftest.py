@@ -19,9 +19,8 @@ process = worker_fixture()
 
 @pytest.fixture(scope="module")
 def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
+    with RawClient(process.target) as raw:
+        yield raw
 
 
 @pytest.fixture

@@ -30,9 +30,8 @@ def process(shared_worker: WorkerProcess) -> WorkerProcess:
 
 @pytest.fixture(scope="module")
 def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
+    with RawClient(process.target) as raw:
+        yield raw
 
 
 @pytest.fixture(scope="module")

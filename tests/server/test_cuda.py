@@ -51,9 +51,8 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 @pytest.fixture(scope="module")
 def cpu(shared_worker: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(shared_worker.target)
-    yield raw
-    raw.close()
+    with RawClient(shared_worker.target) as raw:
+        yield raw
 
 
 @pytest.fixture(scope="module")

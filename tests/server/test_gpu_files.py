@@ -192,15 +192,13 @@ def test_calls_that_end_leave_no_state_behind(client: RawClient, hold: Path) -> 
 
 @pytest.mark.parametrize("function", ["nvjpegCreateSimple", "nvjpegEncodeImage"])
 def test_the_cpu_encodes_if_the_library_fails(library: Path, function: str) -> None:
-    with emulated(library, **{FAILS: function}) as process:
-        client = RawClient(process.target)
+    with emulated(library, **{FAILS: function}) as process, RawClient(process.target) as client:
         spec = stored(client, "gaussians")
         levels = client.render(spec, formats=UINT8).arrays["color"]
         for _ in range(3):
             reply = client.render(spec, formats=formats_of(100))
             shown = np.asarray(Image.open(io.BytesIO(reply.arrays["color"].tobytes())), np.float64)
             assert np.abs(shown - levels[0]).mean() < 2
-        client.close()
     assert process.log.count(WARNING) == 1
     assert f"{function} returned 6" in process.log
 

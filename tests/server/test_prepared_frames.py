@@ -225,8 +225,7 @@ def test_each_frame_is_recorded(client: RawClient, process: WorkerProcess) -> No
 
 
 def test_a_full_queue_does_not_end_the_stream() -> None:
-    with worker("--device", "cpu", "--queue-size", "1") as small:
-        client = RawClient(small.target)
+    with worker("--device", "cpu", "--queue-size", "1") as small, RawClient(small.target) as client:
         slow = SlowRender(client)
         with prepared(client, stored(client)) as frames:
             slow.start()
@@ -241,7 +240,6 @@ def test_a_full_queue_does_not_end_the_stream() -> None:
             assert code_of(frames.receive()) in (None, Code.RESOURCE_EXHAUSTED)
             frames.send(cameras=[camera(3)])
             assert code_of(frames.receive()) is None
-        client.close()
 
 
 def test_a_drain_lets_frames_that_wait_for_the_device_finish() -> None:

@@ -135,8 +135,7 @@ def begun_batch(client: RawClient, items: list[render_pb2.RenderItem], others: l
 
 
 def test_what_does_not_fit_into_memory_together_is_rendered_one_by_one() -> None:
-    with worker("--device", "cpu", "--device-memory-mib", "24") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--device-memory-mib", "24") as process, RawClient(process.target) as client:
         scene_id = client.put(sphere_cloud(20, seed=3)).scene.scene_id
         # An image of 3 MiB, which takes as much again in the reply.
         item = render_pb2.RenderItem(spec=spec_of(opencv_camera(512, 512), scene_id=scene_id))
@@ -147,4 +146,3 @@ def test_what_does_not_fit_into_memory_together_is_rendered_one_by_one() -> None
         assert process.metric("lumigrad_batch_views_count") == before + 5
         reply = client.render_batch(item, huge)
         assert [one.status.code for one in reply.items] == [0, Code.RESOURCE_EXHAUSTED.value[0]]
-        client.close()

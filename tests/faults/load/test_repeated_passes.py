@@ -157,11 +157,9 @@ def paused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerPro
         "    return add(self, *state)",
         "store.add = partialmethod(late, store.add)",
     )
-    with worker("--device", "cpu", before=before) as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", before=before) as process, RawClient(process.target) as client:
         yield process, client, pause
         pause.unlink(missing_ok=True)
-        client.close()
 
 
 @pytest.mark.parametrize("way", ["native", "general", "stream", "lane"])

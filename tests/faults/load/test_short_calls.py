@@ -288,8 +288,7 @@ def test_it_is_of_the_scene_as_it_is(process: WorkerProcess, repeated: Repeated)
 
 
 def test_an_evicted_scene_is_not_found() -> None:
-    with worker("--device", "cpu", "--max-scenes", "2") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--max-scenes", "2") as process, RawClient(process.target) as client:
         first, *others = (client.put(gaussian_cloud(50, seed=seed)).scene.scene_id for seed in (1, 2))
         repeated = Repeated(client).prepare(first)
         Repeated(client).prepare(others[0])
@@ -303,12 +302,10 @@ def test_an_evicted_scene_is_not_found() -> None:
         for seed in (4, 5):
             client.put(gaussian_cloud(50, seed=seed))
         assert failure(repeated.ask).code() == Code.NOT_FOUND
-        client.close()
 
 
 def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
-    with worker("--device", "cpu", "--drain-seconds", "60") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--drain-seconds", "60") as process, RawClient(process.target) as client:
         repeated = Repeated(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
         expected = [_pixels(repeated.ask(view)) for view in range(4)]
         slow = SlowRender(client).start(views=20)
@@ -322,13 +319,11 @@ def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
         list(slow)
         assert [_pixels(call.result()) for call in waiting] == expected
         assert process.wait() == 0
-        client.close()
 
 
 @pytest.mark.parametrize("retain", [False, True])
 def test_sigterm_lets_those_with_a_lane_end(retain: bool) -> None:
-    with worker("--device", "cpu", "--drain-seconds", "60") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--drain-seconds", "60") as process, RawClient(process.target) as client:
         by_lane = ByLane(client, retain=retain).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
         expected = [by_lane.pixels(by_lane.ask(view)) for view in range(3)]
         slow = SlowRender(client).start(views=20)
@@ -343,7 +338,6 @@ def test_sigterm_lets_those_with_a_lane_end(retain: bool) -> None:
         assert [by_lane.pixels(reply) for reply in replies] == expected
         assert len({by_lane.region(reply) for reply in replies}) == 3
         by_lane.lane.close()
-        client.close()
 
 
 def _is_refused(repeated: Repeated) -> bool:
@@ -356,8 +350,7 @@ def _is_refused(repeated: Repeated) -> bool:
 
 
 def test_a_worker_that_is_killed_leaves_its_callers_no_reply() -> None:
-    with worker("--device", "cpu", is_balanced=False) as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", is_balanced=False) as process, RawClient(process.target) as client:
         repeated = Repeated(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
         slow = SlowRender(client)
         slow.start()
@@ -366,7 +359,6 @@ def test_a_worker_that_is_killed_leaves_its_callers_no_reply() -> None:
         wait_for(process, "lumigrad_queue_depth", 4)
         process.process.kill()
         assert {failure(call.result).code() for call in waiting} == {Code.UNAVAILABLE}
-        client.close()
 
 
 @pytest.fixture

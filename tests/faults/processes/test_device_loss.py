@@ -123,25 +123,26 @@ def test_a_device_that_does_not_come_back_ends_the_worker_with_its_stacks(tmp_pa
 
 
 def test_memory_that_a_lost_device_may_write_to_is_leased_to_nobody(tmp_path: Path) -> None:
-    with faulty_worker(tmp_path, "--hang-seconds", "1") as (process, faults):
-        client = RawClient(process.target)
-        with RawLane(client) as lane:
-            scene_id = client.put(sphere_cloud(3)).scene.scene_id
-            spec = spec_of(opencv_camera(400, 300), scene_id=scene_id)
-            request = Frame(render_pb2.RenderRequest(spec=spec))
-            header, *_ = client.render_stub.Render(iter([request]), metadata=lane.metadata(1), timeout=60)
-            region = header.message.outputs[0].tensor.region.region
-            lane.release(1)
-            faults.arm("hang")
-            call = client.render_stub.Render(iter([request]), metadata=lane.metadata(2), timeout=60)
-            assert failure(lambda: list(call)).code() == grpc.StatusCode.INTERNAL
-            lane.send(ToWorker.LEASE, 3, lane.regions[region].nbytes)
-            answer = None
-            # A worker that has ended sends nothing; its connection is reset if it had not read the request.
-            with suppress(ConnectionResetError):
-                answer = Packet.unpack(lane.link.recv(PACKET_BYTES))
-            assert answer in (None, Packet(ToCaller.LEASED, 3, 0))
-        client.close()
+    with (
+        faulty_worker(tmp_path, "--hang-seconds", "1") as (process, faults),
+        RawClient(process.target) as client,
+        RawLane(client) as lane,
+    ):
+        scene_id = client.put(sphere_cloud(3)).scene.scene_id
+        spec = spec_of(opencv_camera(400, 300), scene_id=scene_id)
+        request = Frame(render_pb2.RenderRequest(spec=spec))
+        header, *_ = client.render_stub.Render(iter([request]), metadata=lane.metadata(1), timeout=60)
+        region = header.message.outputs[0].tensor.region.region
+        lane.release(1)
+        faults.arm("hang")
+        call = client.render_stub.Render(iter([request]), metadata=lane.metadata(2), timeout=60)
+        assert failure(lambda: list(call)).code() == grpc.StatusCode.INTERNAL
+        lane.send(ToWorker.LEASE, 3, lane.regions[region].nbytes)
+        answer = None
+        # A worker that has ended sends nothing; its connection is reset if it had not read the request.
+        with suppress(ConnectionResetError):
+            answer = Packet.unpack(lane.link.recv(PACKET_BYTES))
+        assert answer in (None, Packet(ToCaller.LEASED, 3, 0))
 
 
 def hold(process: WorkerProcess, faults: Faults) -> None:

@@ -40,9 +40,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
 
 @pytest.fixture
 def client(faulty: Faulty) -> Iterator[RawClient]:
-    raw = RawClient(faulty[0].target)
-    yield raw
-    raw.close()
+    with RawClient(faulty[0].target) as raw:
+        yield raw
 
 
 @pytest.mark.parametrize("fault", ["shortage", "host shortage"])

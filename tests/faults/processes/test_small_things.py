@@ -57,8 +57,7 @@ def test_a_flood_costs_no_other_tenant_anything(
 
 
 def test_what_small_things_take_is_counted() -> None:
-    with worker("--device", "cpu") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu") as process, RawClient(process.target) as client:
         for seed in range(2):
             # The first ones allocate memory that all later ones share.
             for number in range(50 if seed == 0 else 900):
@@ -68,7 +67,6 @@ def test_what_small_things_take_is_counted() -> None:
                 before = resident_bytes(process.process.pid), counted(process)
         grown = resident_bytes(process.process.pid) - before[0]
         assert grown <= counted(process) - before[1] + (8 << 20)
-        client.close()
 
 
 def resident_bytes(pid: int) -> int:

@@ -132,8 +132,7 @@ def test_contexts_of_the_other_service_are_refused(client: RawClient, distances:
 
 
 def test_contexts_count_the_meshes_that_they_keep_alive() -> None:
-    with worker("--device", "cpu") as process:
-        raw = RawClient(process.target)
+    with worker("--device", "cpu") as process, RawClient(process.target) as raw:
         distances = DistanceClient(raw)
         scene = raw.put(TORUS).scene
         spheres = ways()
@@ -152,4 +151,3 @@ def test_contexts_count_the_meshes_that_they_keep_alive() -> None:
         for context_id in context_ids:
             raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=60)
         assert process.metric("lumigrad_context_bytes") == 0
-        raw.close()

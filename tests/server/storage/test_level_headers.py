@@ -32,10 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def raw(folder: Path) -> Iterator[RawClient]:
-    with worker("--device", "cpu", "--spool", str(folder)) as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--spool", str(folder)) as process, RawClient(process.target) as client:
         yield client
-        client.close()
 
 
 def tables() -> dict[str, Any]:

@@ -142,8 +142,7 @@ def test_a_training_of_half_of_the_memory_has_density_control(kind: str) -> None
 def test_the_copies_of_density_control_are_in_the_cost_of_their_step() -> None:
     """A device with memory for the training and its steps, but not for copies, refuses a step and stays as it was."""
     sizes = ("--training-mib", "64", "--scene-mib", "64", "--max-payload-mib", "32", "--transit-mib", "64")
-    with worker("--device", "cpu", *sizes, "--device-memory-mib", "90") as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", *sizes, "--device-memory-mib", "90") as process, RawClient(process.target) as client:
         control: Any = {"extent": 2.0, **DENSITIES["adaptive"]}
         start = start_of(client, gaussian_cloud(40_000, coefficients=16, seed=1), density=control)
         training = RawTraining(client, start)
@@ -154,7 +153,6 @@ def test_the_copies_of_density_control_are_in_the_cost_of_their_step() -> None:
         assert short.asked_bytes > 1.9 * nbytes and short.asked_bytes > short.available_bytes > nbytes
         again = RawTraining(client, taken_up(started))
         assert again.started().step == 2
-        client.close()
 
 
 def test_idle_trainings_make_room_only_if_that_is_enough() -> None:

@@ -26,9 +26,8 @@ def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
 
 @pytest.fixture(scope="module")
 def own(spooled: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(spooled.target)
-    yield raw
-    raw.close()
+    with RawClient(spooled.target) as raw:
+        yield raw
 
 
 def has_step(training: RawTraining, number: int) -> bool:
@@ -260,8 +259,7 @@ def test_starts_at_once_with_one_id_begin_one_training(own: RawClient) -> None:
 
 def test_a_training_that_takes_most_of_its_share_goes_back(tmp_path: Path) -> None:
     options = ("--device", "cpu", "--spool", str(tmp_path), "--training-mib", "10", "--max-payload-mib", "16")
-    with worker(*options) as process:
-        client = RawClient(process.target)
+    with worker(*options) as process, RawClient(process.target) as client:
         first, started = begun(client, gaussian_cloud(8000, coefficients=16, seed=1), snapshot_every=2)
         nbytes = process.metric("lumigrad_training_bytes")
         assert nbytes > 5.5 * (1 << 20)
@@ -273,4 +271,3 @@ def test_a_training_that_takes_most_of_its_share_goes_back(tmp_path: Path) -> No
         assert [second.step(number).loss for number in range(2, 5)] == losses[2:]
         assert process.metric("lumigrad_training_bytes") == nbytes
         second.finish()
-        client.close()

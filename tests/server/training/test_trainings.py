@@ -26,11 +26,9 @@ def test_a_training_of_several_workers_is_refused(client: RawClient) -> None:
 
 def test_a_training_whose_snapshots_are_too_large_is_warned_of(tmp_path: Path) -> None:
     sizes = ("--max-payload-mib", "1", "--transit-mib", "2")
-    with worker("--device", "cpu", "--spool", str(tmp_path), *sizes) as process:
-        client = RawClient(process.target)
+    with worker("--device", "cpu", "--spool", str(tmp_path), *sizes) as process, RawClient(process.target) as client:
         training = RawTraining(client, start_of(client, gaussian_cloud(4000, coefficients=16), snapshot_every=1))
         training.started()
         process.wait_for_log("snapshots are disabled for a training")
         assert not training.step(0).snapshotted
         training.finish()
-        client.close()

@@ -56,6 +56,12 @@ class RawClient:
         self.scene_stub = Stub(self.channel, SCENE_SERVICE)
         self.worker_stub = Stub(self.channel, WORKER_SERVICE)
 
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def put(self, cloud: Arrays, **fields: Any) -> scene_pb2.PutReply:
         payload = PayloadWriter()
         request = scene_pb2.PutRequest(scene=scene_of(cloud, payload), **fields)

@@ -12,12 +12,7 @@ import numpy as np
 from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.distances.query import (
-    Surroundings,
-    check_rows,
-    environment_numbers,
-    surroundings,
-)
+from lumigrad.client.distances.query import Surroundings, check_rows, environment_numbers, surroundings
 from lumigrad.client.jax.arrays import real, shaped
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen

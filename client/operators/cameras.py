@@ -17,13 +17,7 @@ from lumigrad.client.operators.sensors import F_THETA_CENTER, OF_LENS, OF_LIDAR,
 from lumigrad.client.rendering.request import cameras_of
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, Projection, SensorModel
-from lumigrad.client.values.lenses import (
-    FisheyeLens,
-    FThetaLens,
-    OrthographicLens,
-    PinholeLens,
-    SpinningLidar,
-)
+from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, OrthographicLens, PinholeLens, SpinningLidar
 
 _MODELS: dict[type, str] = {
     PinholeLens: "pinhole",

@@ -7,13 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from lumigrad.client.base.arguments import instance
-from lumigrad.client.errors import (
-    InvalidArgument,
-    LumigradError,
-    ResourceExhausted,
-    SceneNotFound,
-    VersionMismatch,
-)
+from lumigrad.client.errors import InvalidArgument, LumigradError, ResourceExhausted, SceneNotFound, VersionMismatch
 from lumigrad.client.rendering.frame import Frame, render
 from lumigrad.client.rendering.request import RenderRequest, fill_spec, outputs_of, request_of
 from lumigrad.client.settings.fields import RENDER_FIELDS

@@ -10,21 +10,10 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import instance, one_of
-from lumigrad.client.base.arrays import (
-    Float32,
-    Float64,
-    array_text,
-    float32_array,
-    float64_array,
-    to_numpy,
-)
+from lumigrad.client.base.arrays import Float32, Float64, array_text, float32_array, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.lenses import Lens, OrthographicLens, SpinningLidar, Windshield
-from lumigrad.client.values.rotations import (
-    axis_angle_rotation,
-    six_d_rotation,
-    why_no_rotation,
-)
+from lumigrad.client.values.rotations import axis_angle_rotation, six_d_rotation, why_no_rotation
 
 PULSAR_LENGTHS = (8, 10, 11, 13)
 DISTORTION_LENGTHS = (0, 4, 5, 8)

@@ -3,15 +3,7 @@
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward, backward_steps
 from lumigrad.kernels.meshes.esdf import esdf, esdf_steps, voxel_counts
-from lumigrad.kernels.meshes.evaluate import (
-    COSTS,
-    DISTANCES,
-    OUTPUTS,
-    Evaluation,
-    State,
-    evaluate,
-    evaluate_steps,
-)
+from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, State, evaluate, evaluate_steps
 from lumigrad.kernels.meshes.inputs import check_values
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
 from lumigrad.kernels.meshes.pose import IDENTITY, are_poses

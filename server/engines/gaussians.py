@@ -36,14 +36,7 @@ from lumigrad.server.engines.cameras import (
 )
 from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape, shapes_of
 from lumigrad.server.engines.rays import RAY_VALUES, given_rays, stacked
-from lumigrad.server.engines.requests import (
-    Plan,
-    check_cameras,
-    check_length,
-    checked_outputs,
-    fill_of,
-    given_settings,
-)
+from lumigrad.server.engines.requests import Plan, check_cameras, check_length, checked_outputs, fill_of, given_settings
 from lumigrad.server.engines.surfels import (
     NORMAL_BACKWARD_BYTES,
     NORMAL_BYTES,

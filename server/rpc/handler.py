@@ -14,11 +14,7 @@ import grpc
 from lumigrad.kernels._native import ShortCall, ShortCalls
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, announce, call_of, message_bytes_of, priority_of
-from lumigrad.server.core.errors import (
-    BusyError,
-    StoppingError,
-    UnauthenticatedError,
-)
+from lumigrad.server.core.errors import BusyError, StoppingError, UnauthenticatedError
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns

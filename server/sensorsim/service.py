@@ -13,12 +13,7 @@ from lumigrad.protos.service import SENSORSIM_SERVICE
 from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import ConfigError
-from lumigrad.server.core.errors import (
-    BusyError,
-    DeviceMemoryError,
-    ForbiddenError,
-    InvalidArgumentError,
-)
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError, ForbiddenError, InvalidArgumentError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.engines.gaussians import gaussian_plan
 from lumigrad.server.rpc.status import answer_to

@@ -21,13 +21,7 @@ from lumigrad.client.compat.gsplat.options import (
     refuse_ranks,
 )
 from lumigrad.client.compat.gsplat.projection import Film
-from lumigrad.client.compat.gsplat.sensors import (
-    check_without,
-    intrinsics_of,
-    projection_of,
-    sensor_settings,
-    sensors,
-)
+from lumigrad.client.compat.gsplat.sensors import check_without, intrinsics_of, projection_of, sensor_settings, sensors
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices
 from lumigrad.client.operators.sensors import SensorMatrices

@@ -10,17 +10,9 @@ import torch
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.compat.gsplat.harmonics import colors_per_camera, has_harmonics_per_camera
 from lumigrad.client.compat.gsplat.meta import Intermediates, meta_of
-from lumigrad.client.compat.gsplat.options import (
-    RENDER_MODES,
-    GsplatArgumentError,
-    gsplat_refusals,
-)
+from lumigrad.client.compat.gsplat.options import RENDER_MODES, GsplatArgumentError, gsplat_refusals
 from lumigrad.client.compat.gsplat.projection import rotations
-from lumigrad.client.compat.gsplat.rasterization import (
-    LEAST_NEAR,
-    no_colors,
-    picture,
-)
+from lumigrad.client.compat.gsplat.rasterization import LEAST_NEAR, no_colors, picture
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices
 from lumigrad.client.rendering.frame import Frame

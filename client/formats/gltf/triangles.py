@@ -13,13 +13,7 @@ import numpy.typing as npt
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.formats.gltf.accessors import POSITIONS, has_data, read_accessor, read_indices
 from lumigrad.client.formats.gltf.document import Document, Json
-from lumigrad.client.formats.gltf.nodes import (
-    QUANTIZATION,
-    PlacedMesh,
-    check_required,
-    placed_meshes,
-    refuse_instances,
-)
+from lumigrad.client.formats.gltf.nodes import QUANTIZATION, PlacedMesh, check_required, placed_meshes, refuse_instances
 
 _Faces = npt.NDArray[np.int64]
 # Modes of primitives; lower ones are points and lines, which have no surface.

@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import (
-    Camera,
-    Client,
-    Gaussians,
-    GaussianSettings,
-    InvalidArgument,
-    Mesh,
-    Spheres,
-    TargetImage,
-)
+from lumigrad.client import Camera, Client, Gaussians, GaussianSettings, InvalidArgument, Mesh, Spheres, TargetImage
 from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
 from lumigrad.client.robots.motion import Motion

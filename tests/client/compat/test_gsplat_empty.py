@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from lumigrad.client import Client
-from lumigrad.client.compat.gsplat import (
-    DefaultStrategy,
-    fully_fused_projection,
-    rasterization,
-    rasterization_2dgs,
-)
+from lumigrad.client.compat.gsplat import DefaultStrategy, fully_fused_projection, rasterization, rasterization_2dgs
 from lumigrad.client.torch import render_gaussians
 
 WIDTH, HEIGHT = 24, 16

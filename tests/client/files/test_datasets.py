@@ -15,15 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from lumigrad.client import (
-    Camera,
-    FisheyeLens,
-    FThetaLens,
-    InvalidArgument,
-    OrthographicLens,
-    PinholeLens,
-    Windshield,
-)
+from lumigrad.client import Camera, FisheyeLens, FThetaLens, InvalidArgument, OrthographicLens, PinholeLens, Windshield
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.datasets.colmap_binary import read_cameras
 from lumigrad.client.values.rotations import axis_angle_rotation

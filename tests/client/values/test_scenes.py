@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumigrad.client import (
-    Camera,
-    Client,
-    InvalidArgument,
-    SceneHandle,
-    SceneNotFound,
-    Spheres,
-    VersionMismatch,
-)
+from lumigrad.client import Camera, Client, InvalidArgument, SceneHandle, SceneNotFound, Spheres, VersionMismatch
 from support.ports import reserved_port
 from support.workers.worker import worker
 

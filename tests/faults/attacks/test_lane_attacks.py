@@ -28,15 +28,7 @@ from support.calls.lane_calls import (
     spanned,
     wait_for,
 )
-from support.calls.raw_calls import (
-    RawClient,
-    detail,
-    failure,
-    opencv_camera,
-    sphere_cloud,
-    violation,
-    with_scene,
-)
+from support.calls.raw_calls import RawClient, detail, failure, opencv_camera, sphere_cloud, violation, with_scene
 from support.calls.raw_lane import RawLane
 from support.workers.worker import WorkerProcess, worker
 

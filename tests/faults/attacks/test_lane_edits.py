@@ -23,18 +23,8 @@ from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2
 from support.calls.distance_calls import mesh_arrays
-from support.calls.lane_calls import (
-    GRADIENT,
-    MIB,
-    SPEC,
-    backward,
-    lane_worker,
-)
-from support.calls.raw_calls import (
-    Array,
-    RawClient,
-    sphere_cloud,
-)
+from support.calls.lane_calls import GRADIENT, MIB, SPEC, backward, lane_worker
+from support.calls.raw_calls import Array, RawClient, sphere_cloud
 from support.calls.raw_lane import RawLane
 from support.meshes.shapes import torus
 from support.workers.worker import WorkerProcess

@@ -17,19 +17,8 @@ import psutil
 import pytest
 
 from lumigrad.protos.lanes import PACKET_BYTES, ToCaller, ToWorker, pack_hello
-from support.calls.lane_calls import (
-    ALICE,
-    MIB,
-    SPEC,
-    lane_worker,
-    location,
-    render,
-    wait_for,
-)
-from support.calls.raw_calls import (
-    failure,
-    sphere_cloud,
-)
+from support.calls.lane_calls import ALICE, MIB, SPEC, lane_worker, location, render, wait_for
+from support.calls.raw_calls import failure, sphere_cloud
 from support.calls.raw_lane import RawLane, connect, is_closed, offer_of
 from support.workers.forks import ForkedProcess
 from support.workers.worker import WorkerProcess

@@ -15,13 +15,7 @@ from lumigrad.v1 import scene_pb2, training_pb2
 from support.calls.raw_calls import RawClient
 from support.calls.raw_messages import CALLERS_FAULT, status_of
 from support.calls.raw_training import start_of
-from support.calls.valid_requests import (
-    FRAME_OF,
-    METHODS,
-    request_kinds,
-    valid_distance_requests,
-    valid_requests,
-)
+from support.calls.valid_requests import FRAME_OF, METHODS, request_kinds, valid_distance_requests, valid_requests
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess
 

@@ -17,15 +17,7 @@ from lumigrad.client import Client
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import mesh_arrays
-from support.calls.raw_calls import (
-    RawClient,
-    color_gradient,
-    detail,
-    failure,
-    opencv_camera,
-    spec_of,
-    sphere_cloud,
-)
+from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_messages import send
 from support.calls.valid_requests import ALL_METHODS
 from support.meshes.shapes import torus

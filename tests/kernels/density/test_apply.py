@@ -6,16 +6,7 @@ import pytest
 import torch
 
 from lumigrad.kernels import ArgumentError, _native
-from lumigrad.kernels.density import (
-    Draw,
-    Parameters,
-    Plan,
-    Statistics,
-    Thresholds,
-    apply,
-    plan,
-    reset_opacities,
-)
+from lumigrad.kernels.density import Draw, Parameters, Plan, Statistics, Thresholds, apply, plan, reset_opacities
 from support.training import density_growth, density_reference
 from support.training.density_clouds import copy_of, gaussians, spheres
 

@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.meshes import (
-    OUTPUTS,
-    Cuboid,
-    Instance,
-    Mesh,
-    Settings,
-    World,
-    evaluate,
-)
+from lumigrad.kernels.meshes import OUTPUTS, Cuboid, Instance, Mesh, Settings, World, evaluate
 from lumigrad.kernels.meshes.engine import engine_for
 from support.meshes import shapes as mesh_shapes
 from support.meshes.case import MeshShape

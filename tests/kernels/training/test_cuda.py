@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.training import (
-    ACTIVATIONS,
-    ArgumentError,
-    HarmonicsGradient,
-    Parameter,
-    adam_step,
-    image_loss,
-)
+from lumigrad.kernels.training import ACTIVATIONS, ArgumentError, HarmonicsGradient, Parameter, adam_step, image_loss
 from lumigrad.kernels.training.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.steady import assert_steady_on_device

@@ -13,16 +13,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import errors_pb2, render_pb2
 from support.calls.distance_calls import DistanceClient, Floats
 from support.calls.distance_worlds import NUMBERS, SWEPT, TORUS, assert_same, locally, stored, ways
-from support.calls.raw_calls import (
-    Array,
-    RawClient,
-    color_gradient,
-    detail,
-    failure,
-    spec_of,
-    sphere_cloud,
-    violation,
-)
+from support.calls.raw_calls import Array, RawClient, color_gradient, detail, failure, spec_of, sphere_cloud, violation
 from support.workers.worker import worker
 
 WANTED = ("spheres", "poses", "weight")

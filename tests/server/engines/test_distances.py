@@ -13,13 +13,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, errors_pb2, scene_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_obstacle, points, pose_of, world_of
 from support.calls.distance_worlds import NEAR, NUMBERS, SWEPT, TORUS, assert_same, locally, stored, ways
-from support.calls.raw_calls import (
-    RawClient,
-    detail,
-    failure,
-    scene_of,
-    violation,
-)
+from support.calls.raw_calls import RawClient, detail, failure, scene_of, violation
 from support.workers.worker import WorkerProcess
 
 DISTANCES = ("distance", "normal", "closest", "face", "obstacle", "beyond")

@@ -11,15 +11,7 @@ from google.protobuf.descriptor import Descriptor
 from lumigrad.kernels.gaussians import OUTPUTS
 from lumigrad.protos.service import DRIVE_SERVICES, SERVICE_NAMES, Method, methods
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import (
-    camera_pb2,
-    distance_pb2,
-    gaussians_pb2,
-    render_pb2,
-    scene_pb2,
-    training_pb2,
-    world_pb2,
-)
+from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, scene_pb2, training_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, mesh_obstacle, pose_of, world_of
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
 from support.calls.raw_calls import (

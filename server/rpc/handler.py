@@ -327,8 +327,8 @@ class CallHandler:
                     opened.cancel(call, why)
         seconds = self.patience.stall_seconds
         for call in [call for call, since in leaving if since < now - seconds]:
-            self._forget(call)
             call.cancel(give_up(call.record.request_id, call.record.method, seconds))
+            call.end()
         end_overdue(self.shorts, self.patience, _ANNOUNCING_SECONDS)
 
 

@@ -27,7 +27,7 @@ from lumigrad.client.shell.parser import meant
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, unit
+from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, unit, why_no_rotation
 from lumigrad.client.values.spheres import Spheres
 
 # The share of the opacity that is ignored at either end.
@@ -282,7 +282,10 @@ class CameraFile:
             if "parameters" in values:
                 return _made(Camera.pulsar, {**size, **values})
             if "fx" in values:
-                return _made(Camera.opencv, {**size, **values})
+                camera = _made(Camera.opencv, {**size, **values})
+                if why := why_no_rotation(np.array(values["rotation"], np.float64)):
+                    raise InvalidArgument.of("rotation", f"expected an orthonormal one of determinant 1, got {why}")
+                return camera
             values.pop("background", None)
             look: dict[str, Any] = {"fov_degrees": view.fov_degrees, "up": view.up, **size}
             return _made(Camera.look_at, {**look, **values})

@@ -164,7 +164,9 @@ def test_cameras_in_words_and_files(tmp_path):
     file.write_text(json.dumps({**opencv, "width": 64, "height": 48}))
     camera = aim.parse(str(file)).camera(BALL, VIEW)
     assert (camera.width, camera.model.fy) == (64, 90)
-    for broken in ("{", '{"eyes": [0, 0, 0]}'):
+    mirrored = json.dumps({**opencv, "rotation": np.diag([1, 1, -1]).tolist()})
+    doubled = json.dumps({**opencv, "rotation": (2 * np.eye(3)).tolist()})
+    for broken in ("{", '{"eyes": [0, 0, 0]}', mirrored, doubled):
         file.write_text(broken)
         with pytest.raises(ValueError, match=r"^camera: expected a JSON camera in .*camera\.json"):
             aim.parse(str(file)).camera(BALL, VIEW)

@@ -53,12 +53,11 @@ class SceneView:
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             vectors = {name: _numbers(values[name], length) for name, length in _LENGTHS.items()}
-            background = values.get("background")
-            return SceneView(
-                **vectors,
-                fov_degrees=float(values["fov_degrees"]),
-                background=None if background is None else _numbers(background, len(background)),
-            )
+            stated = values.get("background")
+            background = None if stated is None else _numbers(stated, len(stated))
+            if background is not None and not all(0.0 <= level <= 1.0 for level in background):
+                raise ValueError(f"expected a background of numbers from 0 to 1, got {stated}")
+            return SceneView(**vectors, fov_degrees=float(values["fov_degrees"]), background=background)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             expected = 'expected "eye", "target" and "up", three numbers each, and "fov_degrees"'
             raise malformed(path, f"{expected}; remove or correct the file: {error!r}") from error

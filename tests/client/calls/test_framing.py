@@ -174,7 +174,13 @@ def test_the_view_beside_a_scene_is_shown_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"eye": [0, 0], "target": [0, 0, 0], "up": [0, 1, 0], "fov_degrees": 40}']
+    "text",
+    [
+        "[]",
+        "{",
+        '{"eye": [0, 0], "target": [0, 0, 0], "up": [0, 1, 0], "fov_degrees": 40}',
+        '{"eye": [0, 0, 3], "target": [0, 0, 0], "up": [0, 1, 0], "fov_degrees": 40, "background": [128, 128, 128]}',
+    ],
 )
 def test_a_broken_view_is_named(tmp_path, text):
     (tmp_path / "scene.view.json").write_text(text)

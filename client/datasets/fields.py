@@ -20,9 +20,26 @@ from lumigrad.client.values.rotations import why_no_rotation
 def read_json(path: Path) -> Any:
     """Reads the content of a JSON file."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise malformed(path, f"expected a JSON file: {error}") from error
+    except _TwiceError as error:
+        raise malformed(path, str(error)) from error
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object; raises _TwiceError for a field with two values, of which the parser would keep the last."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        for name, value in pairs:
+            if value != values[name]:
+                kept = shortened(repr(values[name]), 60)
+                raise _TwiceError(f"expected each field once, got {name!r} as {shortened(repr(value), 60)} and {kept}")
+    return values
 
 
 MOST_PIXELS = 1 << 20

@@ -156,3 +156,13 @@ def test_cameras_at_one_place_are_not_too_fine_for_float32(tmp_path: Path) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Capture.load(write_ring(tmp_path, "transforms", poses))
+
+
+def test_of_two_values_of_one_field_none_is_chosen(tmp_path: Path) -> None:
+    write_ring(tmp_path, "transforms", RING)
+    text = (tmp_path / "transforms.json").read_text()
+    (tmp_path / "transforms.json").write_text(text.replace('"cx": 32', '"cx": 32, "cx": 32'))
+    Capture.load(tmp_path)
+    (tmp_path / "transforms.json").write_text(text.replace('"cx": 32', '"cx": 32, "cx": 12'))
+    with pytest.raises(InvalidArgument, match=r"transforms\.json: expected each field once, got 'cx' as 32 and 12"):
+        Capture.load(tmp_path)

@@ -8,7 +8,7 @@ from lumigrad.client.datasets.agreement import eyes_and_shown
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import View
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
-from lumigrad.client.values.lenses import OrthographicLens, SpinningLidar
+from lumigrad.client.values.lenses import FisheyeLens, OrthographicLens, PinholeLens, SpinningLidar
 
 # Shorter focal lengths, relative to the picture, mean angles of view near 180 degrees, and above a turn for fisheyes.
 _SHORTEST = 0.05
@@ -23,6 +23,10 @@ def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:
         focal = max(camera.paraxial_focal_lengths)
         text = f"expected focal lengths in pixels, got {focal:.4g} for the picture {short.name}"
         yield f"{text}, {camera.width}x{camera.height}: is it in millimetres or a fraction of the size?"
+    if outside := next((view for view in views if _is_off(view)), None):
+        camera = outside.camera
+        text = f"expected the principal point inside of the picture {outside.name}, {camera.width}x{camera.height}, got"
+        yield f"{text} {camera.K[0, 2]:g}, {camera.K[1, 2]:g}: are the intrinsics those of another size?"
     seeing = [view.camera for view in views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
     if points is None or len(points) < _LEAST_POINTS or not seeing:
         return
@@ -42,3 +46,11 @@ def _is_short(view: View) -> bool:
     if isinstance(lens, OrthographicLens | SpinningLidar) or not isinstance(model, OpenCVModel | SensorModel):
         return False
     return max(view.camera.paraxial_focal_lengths) < _SHORTEST * max(view.camera.width, view.camera.height)
+
+
+def _is_off(view: View) -> bool:
+    camera, model = view.camera, view.camera.model
+    lens = model.lens if isinstance(model, SensorModel) else model
+    if not isinstance(lens, OpenCVModel | PinholeLens | FisheyeLens):
+        return False
+    return not (0 <= lens.cx <= camera.width and 0 <= lens.cy <= camera.height)

@@ -158,6 +158,16 @@ def test_cameras_at_one_place_are_not_too_fine_for_float32(tmp_path: Path) -> No
         Capture.load(write_ring(tmp_path, "transforms", poses))
 
 
+def test_principal_points_outside_of_the_picture_are_told(tmp_path: Path) -> None:
+    """Photographs were reduced, and their intrinsics were not."""
+    write_ring(tmp_path, "transforms", RING)
+    text = (tmp_path / "transforms.json").read_text()
+    (tmp_path / "transforms.json").write_text(text.replace('"cx": 32, "cy": 24', '"cx": 128, "cy": 96'))
+    said = rf"{tmp_path}: expected the principal point inside of the picture 0, 64x48, got 128, 96: .* another size"
+    with pytest.warns(UserWarning, match=said):
+        Capture.load(tmp_path)
+
+
 def test_of_two_values_of_one_field_none_is_chosen(tmp_path: Path) -> None:
     write_ring(tmp_path, "transforms", RING)
     text = (tmp_path / "transforms.json").read_text()

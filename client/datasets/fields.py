@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed, shortened
@@ -158,6 +159,16 @@ def _says(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(_says(each) for each in (value.values() if isinstance(value, dict) else value))
     return bool(value)
+
+
+# Fields of lenses beyond pinholes.
+_DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2", "skew", "distortion", "distortion_params")
+
+
+def warn_of_lenses(path: Path, entries: Iterable[Fields]) -> None:
+    """Warns of fields of lenses in a format whose cameras are pinholes."""
+    if found := dict.fromkeys(name for entry in entries for name in entry.saying(_DISTORTION)):
+        warn_caller(f"{path}: fields of lenses that are ignored: {', '.join(found)}; undistort the photographs")
 
 
 def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:

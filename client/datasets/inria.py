@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lumigrad.client.datasets.fields import Fields, checked_rotation
+from lumigrad.client.datasets.fields import Fields, checked_rotation, warn_of_lenses
 from lumigrad.client.datasets.files import Files, unique_names
 from lumigrad.client.datasets.view import Intrinsics, View
 from lumigrad.client.formats.source import malformed
@@ -16,6 +16,7 @@ def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> 
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
     fields = [Fields(path, entry, f"[{index}]") for index, entry in enumerate(entries)]
+    warn_of_lenses(path, fields)
     files, photographs = [entry.file_name("img_name") for entry in fields], Files(images)
     views = []
     for entry, name, file in zip(fields, unique_names(files), files, strict=True):

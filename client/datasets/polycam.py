@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.datasets.fields import Fields, opengl_pose, read_json
+from lumigrad.client.datasets.fields import Fields, opengl_pose, read_json, warn_of_lenses
 from lumigrad.client.datasets.files import Files
 from lumigrad.client.datasets.view import Intrinsics, View
 from lumigrad.client.formats.source import malformed
@@ -36,6 +36,7 @@ def read_keyframes(cameras: Path, images: Path | None, sensors: bool) -> tuple[V
 
 def _view(file: Path, photographs: Files, sensors: bool) -> View:
     fields = Fields(file, read_json(file))
+    warn_of_lenses(file, [fields])
     lens = Intrinsics(
         "PINHOLE",
         fields.pixels("width"),

@@ -168,6 +168,22 @@ def test_principal_points_outside_of_the_picture_are_told(tmp_path: Path) -> Non
         Capture.load(tmp_path)
 
 
+@pytest.mark.parametrize("form", ["inria", "polycam"])
+def test_distortions_of_pinholes_are_not_ignored_without_a_word(form: str, tmp_path: Path) -> None:
+    lens = {"width": 64, "height": 48, "fx": 60, "fy": 60, "cx": 32, "cy": 24, "k1": -0.1, "k2": 0, "skew": 0.5}
+    if form == "inria":
+        entry = {"img_name": "a", "position": [0, 0, 0], "rotation": np.eye(3).tolist(), **lens}
+        (tmp_path / "cameras.json").write_text(json.dumps([entry]))
+    else:
+        (tmp_path / "keyframes" / "cameras").mkdir(parents=True)
+        pose = {f"t_{row}{column}": float(row == column) for row in range(3) for column in range(4)}
+        (tmp_path / "keyframes" / "cameras" / "a.json").write_text(json.dumps({**lens, **pose}))
+    with pytest.warns(
+        UserWarning, match=r"(cameras|a)\.json: fields of lenses that are ignored: k1, skew; undistort the"
+    ):
+        Capture.load(tmp_path)
+
+
 def test_of_two_values_of_one_field_none_is_chosen(tmp_path: Path) -> None:
     write_ring(tmp_path, "transforms", RING)
     text = (tmp_path / "transforms.json").read_text()

@@ -73,9 +73,14 @@ def read_points(path: Path) -> Points:
                 path,
                 f"line {number}: expected a finite position of at most {LARGEST_POSITION:.4g}, got {values[:3]}",
             )
+        if not all(0 <= level <= 255 for level in values[3:]):
+            raise malformed(path, f"line {number}: expected R G B from 0 to 255, got {values[3:]}")
         rows.append(values)
     table = np.array(rows).reshape(-1, 6)
-    return Points(table[:, :3], table[:, 3:] / 255.0)
+    levels = table[:, 3:]
+    # Some exporters write fractions.
+    are_fractions = levels.max(initial=0) <= 1 and bool((levels % 1).any())
+    return Points(table[:, :3], levels if are_fractions else levels / 255.0)
 
 
 def read_tracks(path: Path, most: int) -> list[Track]:

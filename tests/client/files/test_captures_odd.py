@@ -192,3 +192,21 @@ def test_of_two_values_of_one_field_none_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "transforms.json").write_text(text.replace('"cx": 32', '"cx": 32, "cx": 12'))
     with pytest.raises(InvalidArgument, match=r"transforms\.json: expected each field once, got 'cx' as 32 and 12"):
         Capture.load(tmp_path)
+
+
+def test_colours_of_points_in_text_are_levels_or_fractions(tmp_path: Path) -> None:
+    write_ring(tmp_path, "colmap", RING)
+    text = (tmp_path / "points3D.txt").read_text()
+    for written, expected in (
+        ("255 0 51", (1, 0, 0.2)),
+        ("1.0 0.0 0.2", (1, 0, 0.2)),
+        ("1 0 1", (1 / 255, 0, 1 / 255)),
+    ):
+        (tmp_path / "points3D.txt").write_text(text.replace(" 9 9 9 ", f" {written} "))
+        points = Capture.load(tmp_path).points
+        assert points is not None
+        np.testing.assert_allclose(points.colors[0], expected, atol=1e-7)
+    for wrong in ("300 0 0", "-1 0 0", "nan 0 0"):
+        (tmp_path / "points3D.txt").write_text(text.replace(" 9 9 9 ", f" {wrong} ", 1))
+        with pytest.raises(InvalidArgument, match=r"points3D\.txt: line 1: expected R G B from 0 to 255, got"):
+            Capture.load(tmp_path)

@@ -141,8 +141,11 @@ def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> 
     with worker("--device", "cpu", *options) as process, Client(process.target) as client:
         raw = RawClient(process.target)
         scene_id = raw.put(sphere_cloud(700_000)).scene.scene_id
-        with pytest.raises(ResourceExhausted, match=r"too little is free; .*; try again in 1 s") as error:
-            client.render(cloud(), cameras, timeout_s=0.9)
+        with (
+            Client(process.target, retry_s=0.0) as impatient,
+            pytest.raises(ResourceExhausted, match=r"too little is free; .*; try again in 1 s") as error,
+        ):
+            impatient.render(cloud(), cameras)
         assert error.value.retry_after_s == 1.0
         raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
         client.render(cloud(), cameras)

@@ -201,17 +201,22 @@ def test_the_widest_pictures_fit_into_files(client: RawClient) -> None:
 
 def test_the_device_goes_on_while_files_are_made(client: RawClient) -> None:
     # Noise takes long to compress, but little time to render: many small spheres, seen by many cameras.
-    cloud = sphere_cloud(3000, radius=0.02)
-    scene_id = client.put(cloud).scene.scene_id
-    large = spec_of(*[opencv_camera(512, 512, x=0.01 * index) for index in range(24)], scene_id=scene_id)
+    scene_id = client.put(sphere_cloud(3000, radius=0.02)).scene.scene_id
     small = spec_of(opencv_camera(16, 16), scene_id=scene_id)
-    ended: list[float] = []
-    with ThreadPoolExecutor(1) as pool:
-        files = pool.submit(lambda: (client.render(large, formats=formats_of({"color": PNG})), time.monotonic()))
-        while not files.done():
-            client.render(small)
-            ended.append(time.monotonic())
-    reply, end = files.result()
-    stages = {stage.name: stage.milliseconds / 1e3 for stage in reply.timings.stages}
-    begun = end - stages["encode"] - stages["compress"]
-    assert any(begun < moment < begun + 0.9 * stages["compress"] for moment in ended)
+
+    def ends_during_compression(views: int) -> bool:
+        """Whether a small render ended while the images of a large one were being compressed."""
+        large = spec_of(*[opencv_camera(512, 512, x=0.01 * index) for index in range(views)], scene_id=scene_id)
+        ended: list[float] = []
+        with ThreadPoolExecutor(1) as pool:
+            files = pool.submit(lambda: (client.render(large, formats=formats_of({"color": PNG})), time.monotonic()))
+            while not files.done():
+                client.render(small)
+                ended.append(time.monotonic())
+        reply, end = files.result()
+        stages = {stage.name: stage.milliseconds / 1e3 for stage in reply.timings.stages}
+        begun = end - stages["encode"] - stages["compress"]
+        return any(begun < moment < begun + 0.9 * stages["compress"] for moment in ended)
+
+    # On a busy machine a small render may take as long as the compression.
+    assert any(map(ends_during_compression, (24, 24, 48, 48)))

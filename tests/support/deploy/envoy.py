@@ -21,7 +21,7 @@ import yaml
 from support.deploy.certificates import Identity
 
 TEMPLATE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
-_START_SECONDS = 60.0
+_START_SECONDS = 150.0
 
 
 def binary() -> str:

@@ -31,7 +31,7 @@ _TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad
 _READ = (*_TAKEN, _TRAINING, _TRAININGS)
 _SAMPLE = re.compile(rf"^({'|'.join(map(re.escape, _READ))}) (\S+)$", re.MULTILINE)
 # The time in which abandoned calls must end.
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 def left(process: WorkerProcess) -> dict[str, float]:

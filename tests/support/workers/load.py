@@ -70,7 +70,7 @@ class Load:
         self._clock.join()
         self._pool.shutdown()
 
-    def wait_for_progress(self, calls: int = 10, seconds: float = 60) -> None:
+    def wait_for_progress(self, calls: int = 10, seconds: float = 150) -> None:
         """Wait until all calls that are due now are over, and `calls` later ones have succeeded."""
         with self._lock:
             before, goal = self._due, self.done + calls + len(self._under_way)

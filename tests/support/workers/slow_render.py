@@ -83,7 +83,7 @@ class SlowRender:
         return (time.perf_counter() - started) / 2
 
 
-def wait_until(is_true: Callable[[], bool], what: str = "a condition", seconds: float = 60.0) -> None:
+def wait_until(is_true: Callable[[], bool], what: str = "a condition", seconds: float = 150.0) -> None:
     """Wait until a condition is true."""
     until = time.monotonic() + seconds
     while not is_true():
@@ -92,7 +92,7 @@ def wait_until(is_true: Callable[[], bool], what: str = "a condition", seconds: 
         time.sleep(0.02)
 
 
-def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0, **labels: str) -> None:
+def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 150.0, **labels: str) -> None:
     """Wait until a gauge of the worker has a value."""
     until = time.monotonic() + seconds
     while process.metric(metric, **labels) != value:

@@ -28,7 +28,7 @@ from support.workers.balance import wait_until_released
 from support.workers.forks import EMULATED, FAULTS, ForkedProcess
 
 LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 
@@ -126,7 +126,7 @@ class WorkerProcess:
             request = health_pb2.HealthCheckRequest(service=service)
             return health_pb2_grpc.HealthStub(channel).Check(request, timeout=60, wait_for_ready=True).status
 
-    def wait_for_health(self, status: int, seconds: float = 60.0) -> None:
+    def wait_for_health(self, status: int, seconds: float = 150.0) -> None:
         """Wait until the worker reports a serving status."""
         until = time.monotonic() + seconds
         while self.health() != status:
@@ -134,7 +134,7 @@ class WorkerProcess:
                 raise TimeoutError(f"the worker did not report status {status}; its log:\n{self.log}")
             time.sleep(0.02)
 
-    def wait_for_log(self, text: str, seconds: float = 60.0, count: int = 1) -> None:
+    def wait_for_log(self, text: str, seconds: float = 150.0, count: int = 1) -> None:
         """Wait until the log contains a text `count` times."""
         until = time.monotonic() + seconds
         while self.log.count(text) < count:

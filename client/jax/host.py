@@ -13,6 +13,7 @@ from jax.core import ShapedArray
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.sharding import NamedSharding, PartitionSpec
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import LumigradError
@@ -38,7 +39,7 @@ def on_host(function: Callable[..., Any], expected: Any, *arguments: Any, plain:
     Args:
         function: a pure function from pytrees of arrays, which it must not keep, to a pytree of arrays.
         expected: the shapes and types of its results.
-        arguments: pytrees of JAX arrays.
+        arguments: pytrees of JAX arrays, which inside jax.shard_map vary over the same axes.
         plain: the same function without the last leaf of its results, called if that leaf is unused.
     """
     leaves, tree = jax.tree.flatten(arguments)
@@ -63,7 +64,27 @@ def _bind(leaves: Sequence[Any], work: _Work, expected: Sequence[ShapedArray]) -
 _NOTHING = jax.make_jaxpr(lambda: ())().jaxpr
 _host: Any = Primitive("lumigrad_host")
 _host.multiple_results = True
-_host.def_abstract_eval(lambda *_, expected, **__: list(expected))
+
+
+def is_divided() -> bool:
+    """Whether this code is traced inside jax.shard_map, where values may differ between devices."""
+    return bool(getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ()))
+
+
+def _kinds(*values: Any, expected: Sequence[ShapedArray], **_: Any) -> list[ShapedArray]:
+    if not is_divided():
+        return list(expected)
+    # Results differ between devices if values do, and their types say so.
+    like = values[0]
+    kinds = []
+    for kind in expected:
+        spec = PartitionSpec(*[None] * len(kind.shape))  # type: ignore[no-untyped-call]
+        whole = NamedSharding(like.sharding.mesh, spec)
+        kinds.append(like.update(shape=kind.shape, dtype=kind.dtype, weak_type=False, sharding=whole))
+    return kinds
+
+
+_host.def_abstract_eval(_kinds)
 
 
 def _now(*values: Any, work: _Work, expected: Sequence[ShapedArray], **_: Any) -> list[jax.Array]:

@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.jax.host import on_host
+from lumigrad.client.jax.host import is_divided, on_host
 from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.workers.result import forget_values
@@ -68,7 +68,9 @@ class JaxCall(RemoteCall):
 
 def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
     """Runs a call and returns its outputs by name, float32, differentiable in reverse mode. Absent inputs are None."""
-    given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
+    given = _unified(
+        {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
+    )
     # There is one function per call: JAX keeps it, with the call and its passes, as long as its derivative or the code
     # that contains it, and compiles nothing else.
     passes = Passes()
@@ -79,6 +81,19 @@ def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
         name: value if name in call.differentiable else jax.lax.stop_gradient(value)
         for name, value in remote(given).items()
     }
+
+
+def _unified(inputs: Inputs) -> Inputs:
+    """Makes all inputs vary over the axes of jax.shard_map over which one does, as JAX does for its own functions.
+
+    Otherwise the gradient of an input that all devices share would be that of the first device, not the sum.
+    """
+    if not is_divided():
+        return inputs
+    # A sum of nothing varies like its operand. JAX's functions for this have other names in each version.
+    zero = sum(jnp.ravel(value)[:0].sum() for value in inputs.values() if value is not None)
+    zero = jax.lax.stop_gradient(zero)
+    return {name: None if value is None else value + zero for name, value in inputs.items()}
 
 
 def _remote(call: JaxCall, inputs: Inputs) -> dict[str, Any]:

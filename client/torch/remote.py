@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -76,12 +77,32 @@ _NO_SECOND = (
 Gradients = tuple[torch.Tensor | None, ...]
 
 
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Excludes `function` from autocast, which would round pixels and poses to bfloat16 in products of matrices."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ExitStack() as stack:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            return function(*args, **kwargs)
+
+    return call
+
+
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it.
 
-    Inside torch.func it raises InvalidArgument, which names a transformed tensor if there is one.
+    Inside torch.func it raises InvalidArgument, which names a transformed tensor if there is one. Autocast does not
+    affect it.
     """
     disabled: list[Callable[P, R]] = []
+
+    @functools.wraps(function)
+    @full_precision
+    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
 
     @functools.wraps(function)
     def entry(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,9 +114,9 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
             raise _transformed(function.__name__, "a call outside of torch.func, got one inside")
         # Importing the compiler takes as long as importing torch; in programs that compile it is already imported.
         if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
+            return whole(*args, **kwargs)
         if not disabled:
-            disabled.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+            disabled.append(torch.compiler.disable(whole))  # type: ignore[no-untyped-call]
         return disabled[0](*args, **kwargs)
 
     return entry

@@ -18,7 +18,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import GaussianCall, InriaMatrices
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw
-from lumigrad.client.torch.remote import outside_graphs, run
+from lumigrad.client.torch.remote import full_precision, outside_graphs, run
 
 # The original draws nothing that is closer than this, scene units.
 _NEAR = 0.2
@@ -61,6 +61,7 @@ class GaussianRasterizer(torch.nn.Module):
             has_planes = alpha or raster_settings.antialiasing is None
             self._depths = ("depth", "transmittance") if has_planes else ("inverse_depth",)
 
+    @full_precision
     def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
         """Returns bool [N], which of the positions [N, 3] are beyond the near plane."""
         if positions.ndim != 2 or positions.shape[1] != 3:

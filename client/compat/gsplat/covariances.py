@@ -8,8 +8,10 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.options import gsplat_refusals
 from lumigrad.client.compat.gsplat.projection import CAMERAS, Film, rotations
+from lumigrad.client.torch.remote import full_precision
 
 
+@full_precision
 def quat_scale_to_covar_preci(
     quats: torch.Tensor,
     scales: torch.Tensor,
@@ -46,6 +48,7 @@ def quat_scale_to_covar_preci(
     return squared(scales) if compute_covar else None, squared(1 / scales) if compute_preci else None
 
 
+@full_precision
 def world_to_cam(
     means: torch.Tensor, covars: torch.Tensor, viewmats: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,6 +74,7 @@ def world_to_cam(
     return moved, turns @ covars[..., None, :, :, :] @ turns.mT
 
 
+@full_precision
 def proj(
     means: torch.Tensor,
     covars: torch.Tensor,

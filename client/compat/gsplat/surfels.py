@@ -20,7 +20,7 @@ from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.remote import outside_graphs, run
+from lumigrad.client.torch.remote import full_precision, outside_graphs, run
 from lumigrad.client.torch.surfels import surface_normals, three_scales
 
 _DEPTH_MODES = ("expected", "median")
@@ -196,6 +196,7 @@ class _Geometry:
         return self._seen[name] if name in self._seen else self._found[name]
 
     @cached_property
+    @full_precision
     def _found(self) -> dict[str, torch.Tensor]:
         """Values that are part of the graph of the inputs.
 

@@ -14,6 +14,7 @@ from torch.nn.functional import normalize, pad
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.exporter import export_splats
 from lumigrad.client.compat.gsplat.options import gsplat_refusals
+from lumigrad.client.torch.remote import full_precision
 
 # The constant spherical harmonic.
 _CONSTANT = 0.5 / math.sqrt(math.pi)
@@ -46,6 +47,7 @@ def save_ply(splats: Mapping[str, torch.Tensor], dir: str | PathLike[str], color
     export_splats(means, scales, quats, opacities, sh0, shn, save_to=dir)
 
 
+@full_precision
 def normalized_quat_to_rotmat(quat: torch.Tensor) -> torch.Tensor:
     """Returns rotation matrices [.., 3, 3].
 
@@ -77,6 +79,7 @@ def inverse_log_transform(y: torch.Tensor) -> torch.Tensor:
     return y.sign() * y.abs().expm1()
 
 
+@full_precision
 def depth_to_points(
     depths: torch.Tensor, camtoworlds: torch.Tensor, Ks: torch.Tensor, z_depth: bool = True
 ) -> torch.Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from lumigrad.client.compat.pulsar.checks import check_cam_params
+from lumigrad.client.torch.remote import full_precision
 
 Vectors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+@full_precision
 def camera_vectors(
     cam_params: torch.Tensor, width: int, height: int, orthogonal: bool, right_handed: bool, first_r_then_t: bool
 ) -> Vectors:

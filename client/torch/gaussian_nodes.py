@@ -127,7 +127,9 @@ def draw(
         if absolute is not None:
             absolute.absgrad = layout.arrange(found["means2d_abs"])  # type: ignore[attr-defined]
         if "means2d" in found:
-            found["means2d"] = found["echo"] = layout.arrange(found["means2d"])
+            found["means2d"] = layout.arrange(found["means2d"])
+            # Hooks may change the gradient of the centres in place.
+            found["echo"] = found["means2d"].clone()
         return found
 
     images = {name: torch.from_numpy(rendering.frame[name]) for name in IMAGES if name in rendering.frame}

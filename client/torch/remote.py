@@ -74,6 +74,8 @@ _NO_SECOND = (
     "create_graph=True out, or call detach() on them"
 )
 
+# Modes of dispatch in which torch.export and make_fx record programs.
+_RECORDING = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE
 Gradients = tuple[torch.Tensor | None, ...]
 
 
@@ -94,14 +96,19 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it.
 
-    Inside torch.func it raises InvalidArgument, which names a transformed tensor if there is one. Autocast does not
-    affect it.
+    Inside torch.func it raises InvalidArgument, which names a transformed tensor if there is one. It is refused inside
+    torch.jit.trace and the like, and unaffected by autocast.
     """
     disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
     @full_precision
     def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        recording = any(torch._C._get_dispatch_mode(kind) is not None for kind in _RECORDING)
+        if recording or torch._C._get_tracing_state() is not None:
+            text = "expected a call outside of torch.jit.trace, torch.export and make_fx, got one inside"
+            advice = "the recorded program would return these results for any input; use torch.compile"
+            raise InvalidArgument.of(function.__name__, f"{text}: {advice}")
         return function(*args, **kwargs)
 
     @functools.wraps(function)

@@ -1,4 +1,7 @@
-"""`torch.compile` around every operator: the graph ends before it, and results and gradients do not change."""
+"""`torch.compile` around every operator: the graph ends before it, and results and gradients do not change.
+
+Other recorders of programs would keep its results, and are refused.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from lumigrad.client import Mesh
+from lumigrad.client import InvalidArgument, Mesh
 from lumigrad.client.compat import curobo, diff_gaussian_rasterization, gsplat, pulsar
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_spheres
 from support.meshes import shapes as mesh_shapes
@@ -181,3 +185,24 @@ def test_a_compiled_module_renders(worker_process: WorkerProcess) -> None:
     module = torch.compile(pulsar.Renderer(16, 12, 4), backend="eager")
     arguments = points(), torch.ones(4, 3), torch.full((4,), 0.4), CAMERA, 0.1, 9.0
     assert torch.equal(module(*arguments), pulsar.Renderer(16, 12, 4)(*arguments))
+
+
+def exported(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> None:
+    module = torch.nn.Module()
+    module.forward = function
+    torch.export.export(module, (value,), strict=False)
+
+
+RECORDERS: dict[str, Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], Any]] = {
+    "jit": lambda function, value: torch.jit.trace(function, (value,), check_trace=False),
+    "fx": lambda function, value: make_fx(function)(value),
+    "export": exported,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recorder", RECORDERS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_programs_that_would_keep_these_results_are_refused(program: Program, recorder: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected a call outside of torch.jit.trace, torch.export and make_fx"):
+        RECORDERS[recorder](program(), points().detach())

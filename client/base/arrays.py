@@ -45,14 +45,18 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
         ) from error
 
 
-def _from_elsewhere(name: str, value: Any) -> Any:
-    """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
-    # NumPy drops the masks of arrays in a list, too.
+def refuse_masks(name: str, value: Any) -> None:
+    """Raises InvalidArgument for NumPy arrays with masked values, also in a list: conversions drop the masks."""
     for part in value if isinstance(value, list | tuple) else (value,):
         # Asked first, since importing numpy.ma takes time.
         if isinstance(part, np.ndarray) and hasattr(part, "mask") and np.ma.is_masked(part):
             text = f"expected values everywhere, got an array with {np.count_nonzero(part.mask)} of {part.size} masked"
             raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
+
+
+def _from_elsewhere(name: str, value: Any) -> Any:
+    """Converts arrays of other libraries for NumPy, without a copy if possible; returns other values unchanged."""
+    refuse_masks(name, value)
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)
     for method in ("detach", "cpu"):

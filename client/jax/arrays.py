@@ -49,6 +49,19 @@ def optional(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     return None if value is None else shaped(name, value, shape)
 
 
+def backdrop(value: Any, channels: int | str, cameras: tuple[int, ...] = ()) -> Any:
+    """Returns a background [K], or [*cameras, K], of known channels or those that `channels` names; None for None.
+
+    One number is that of all known channels.
+    """
+    if value is None:
+        return None
+    array = real("background", value)
+    if array.ndim == 0 and not isinstance(channels, str):
+        array = jnp.broadcast_to(array, (channels,))
+    return shaped("background", array, (channels,) if array.ndim == 1 else (*cameras, channels))
+
+
 def stored_channels(scene: SceneHandle | None) -> int:
     """Returns the number of colour channels of a stored scene; raises InvalidArgument if the handle has no copy."""
     channels = None if scene is None else channels_of(scene)

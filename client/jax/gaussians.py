@@ -14,9 +14,9 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array, summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.arrays import optional, real, shaped, stored_channels
+from lumigrad.client.jax.arrays import backdrop, optional, real, shaped, stored_channels
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute
-from lumigrad.client.operators.call import check_stored, chosen
+from lumigrad.client.operators.call import check_stored, chosen, is_number
 from lumigrad.client.operators.cameras import Arrays, sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import (
     CAMERA_INPUTS,
@@ -149,7 +149,7 @@ def render_gaussians(
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     check_ray_outputs(chosen_settings, wanted)
     one_of("gradient_format", gradient_format, get_args(WireFormat))
-    if isinstance(background, int | float):
+    if is_number(background):
         chosen_settings = replace(chosen_settings, background=background)
         arguments["background"] = None
     views = views_of(
@@ -208,7 +208,6 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
         colors, sh = _colors(given["colors"], sh_degree, count, len(viewmats))
     shown = colors if sh is None else sh
     channels = "D" if shown is None else shown.shape[-1]
-    shared = np.ndim(background) == 1 if background is not None else False
     return {
         "means": means,
         "quats": quats,
@@ -217,7 +216,7 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
         "opacities": own("opacities", given["opacities"], (count,)),
         "sh": sh,
         "colors": colors,
-        "background": optional("background", background, (channels,) if shared else (len(viewmats), channels)),
+        "background": backdrop(background, channels, (len(viewmats),)),
         "view": viewmats,
         "projection": shaped("Ks", given["Ks"], (len(viewmats), 3, 3)),
     }

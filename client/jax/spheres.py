@@ -10,7 +10,7 @@ import jax
 from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.arrays import optional, shaped, stored_channels
+from lumigrad.client.jax.arrays import backdrop, optional, shaped, stored_channels
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import (
     SPHERE_OUTPUTS,
@@ -18,6 +18,7 @@ from lumigrad.client.operators.call import (
     check_parameters,
     check_stored,
     chosen,
+    is_number,
     picture_size,
 )
 from lumigrad.client.settings.fields import SphereFields
@@ -96,7 +97,7 @@ def render_spheres(
         rendered = jax_functions.render_spheres(*arrays, camera, **size, gamma=0.1, max_depth=10.0, client=client)
     """
     check_stored(scene, "spheres")
-    if isinstance(background, int | float):
+    if is_number(background):
         settings, background = SphereSettings.from_fields(settings, {"background": background}), None
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
@@ -123,7 +124,7 @@ def render_spheres(
         "radii": own("radii", radii, (count,)),
         "opacities": optional("opacities", opacities, (count,)),
         "cameras": parameters,
-        "background": optional("background", background, ("K" if colors is None else colors.shape[1],)),
+        "background": backdrop(background, "K" if colors is None else colors.shape[1]),
         "gamma": shaped("gamma", gamma, ()) if is_array else None,
     }
     results = compute(call, inputs)

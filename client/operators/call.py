@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from lumigrad.client.base.arguments import instance, names
 from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.client import Client
@@ -66,6 +68,11 @@ def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tu
     if unknown or not (given or always):
         raise InvalidArgument.of("outputs", f"expected some of {', '.join(known)}, got {', '.join(unknown) or 'none'}")
     return tuple(name for name in known if name in {*always, *given})
+
+
+def is_number(background: Any) -> bool:
+    """Whether a background is one number for all channels; so are NumPy's scalars."""
+    return isinstance(background, int | float | np.number)
 
 
 def check_stored(scene: Any, kind: str) -> None:

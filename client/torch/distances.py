@@ -14,7 +14,7 @@ from lumigrad.client.distances.query import Surroundings, sphere_rows, surroundi
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.torch.remote import compute, on_host, outside_graphs
+from lumigrad.client.torch.remote import compute, on_host, outside_graphs, refuse_gradients
 from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Obstacle, Shape, World
 
@@ -94,6 +94,7 @@ def mesh_distance(
         points.grad  # [1, 3]
     """
     arguments = locals()
+    refuse_gradients(activation_distance=activation_distance, max_distance=max_distance, time_step_s=time_step_s)
     world = surroundings(world)
     rows = on_host("spheres", spheres)
     array, axes = sphere_rows(rows)

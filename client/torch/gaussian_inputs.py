@@ -118,6 +118,8 @@ def prepared(
         shared = on_host("background", background)
         shown = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         channels = "D" if shown is None else shown.shape[-1]
+        if shared.ndim == 0 and shown is not None:
+            shared = shared.expand(shown.shape[-1])
         own = (channels,) if shared.ndim == 1 else (*batch, cameras, channels)
         inputs["background"] = _shaped("background", shared, own)
     for name, at in zip(TRANSFORM_INPUTS, (2, 3), strict=True):

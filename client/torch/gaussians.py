@@ -12,7 +12,7 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.operators.call import check_stored, chosen
+from lumigrad.client.operators.call import check_stored, chosen, is_number
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
@@ -28,7 +28,7 @@ from lumigrad.client.settings.fields import GaussianFields
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import TENSORS, Prepared, check_cameras, of_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
-from lumigrad.client.torch.remote import outside_graphs, run
+from lumigrad.client.torch.remote import outside_graphs, refuse_gradients, run
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import Projection
 from lumigrad.client.values.handle import SceneHandle
@@ -156,7 +156,7 @@ def render_gaussians(
             fourth entry matrix_end [4, 4], slices move there until the end of a rolling shutter's exposure.
         projection: without `camera`: "pinhole" (None), "fisheye", or "orthographic" with Ks in pixels per scene unit.
         distortion: without `camera`: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient
-            flows to them.
+            flows to them, so they must not require one.
         lens: coefficients [k] or [C, k] of the camera's lens or windshield, or a lidar's tables, by name, as many as
             the camera has: "radial", "tangential", "thin_prism", "angle_to_pixel_distance", "pixel_distance_to_angle",
             "linear", "horizontal", "vertical", "horizontal_inverse", "vertical_inverse", "elevations", "azimuths",
@@ -183,13 +183,14 @@ def render_gaussians(
         rendered.color.mean().backward()
         viewmats.grad  # [1, 4, 4]
     """
+    refuse_gradients(**fields, distortion=distortion)
     chosen_settings = GaussianSettings.from_fields(settings, fields)
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     transforms = transforms or chosen_settings.transforms
     check_ray_outputs(chosen_settings, wanted)
     check_stored(scene, "gaussians")
     one_of("gradient_format", gradient_format, get_args(WireFormat))
-    if isinstance(background, int | float):
+    if is_number(background):
         chosen_settings, background = replace(chosen_settings, background=background), None
     views = views_of(
         camera, width=width, height=height, projection=projection, distortion=distortion, viewmats=viewmats

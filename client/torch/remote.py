@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from lumigrad.client.base.arrays import refuse_masks
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.operators.call import RemoteCall, refuse_scene
 
@@ -40,14 +41,18 @@ class RefuseBackward(torch.autograd.Function):
 
 
 def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Copies `value` to the CPU; autograd converts the gradient back to its type and device."""
+    """Copies `value` to the CPU; autograd converts the gradient back to its type and device.
+
+    Tensors in lists get gradients, too.
+    """
     refuse_scene(name, value)
-    if isinstance(value, torch.Tensor) and _has_tangent(value):
-        raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
+    refuse_masks(name, value)
     try:
         # PyTorch warns about read-only arrays.
         is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
-        tensor = torch.as_tensor(value.copy() if is_fixed else value)
+        tensor = torch.as_tensor(value.copy() if is_fixed else _stacked(value))
+        if _has_tangent(tensor):
+            raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
         if tensor.is_complex():
             # Imaginary parts would be lost.
             raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
@@ -61,6 +66,19 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
+
+
+def _stacked(value: Any) -> Any:
+    """Returns lists with tensors as one tensor, which is part of their graph; torch.as_tensor would detach them."""
+    if not isinstance(value, list | tuple):
+        return value
+    parts = [_stacked(part) for part in value]
+    if not any(isinstance(part, torch.Tensor) for part in parts):
+        return parts
+    # As float64, numbers beside tensors keep their digits.
+    return torch.stack(
+        [p.cpu() if isinstance(p, torch.Tensor) else torch.tensor(p, dtype=torch.float64) for p in parts]
+    )
 
 
 def _has_tangent(tensor: torch.Tensor) -> bool:
@@ -204,6 +222,14 @@ def run(call: RemoteCall, inputs: Tensors) -> Any:
 def requires_gradient(tensors: Iterable[Any]) -> bool:
     """Whether autograd records operations on any of these; values that are not tensors are skipped."""
     return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
+
+
+def refuse_gradients(**given: Any) -> None:
+    """Raises InvalidArgument for tensors that require a gradient where only their values are used."""
+    for name, value in given.items():
+        if requires_gradient([value]):
+            text = "expected a number or a tensor that requires no gradient, since there is none for it"
+            raise InvalidArgument.of(name, f"{text}, got one that does; pass {name}.detach()")
 
 
 def attach(

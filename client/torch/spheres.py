@@ -17,11 +17,12 @@ from lumigrad.client.operators.call import (
     check_parameters,
     check_stored,
     chosen,
+    is_number,
     picture_size,
 )
 from lumigrad.client.settings.fields import SphereFields
 from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.torch.remote import compute, on_host, outside_graphs
+from lumigrad.client.torch.remote import compute, on_host, outside_graphs, refuse_gradients
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle
 
@@ -110,7 +111,8 @@ def render_spheres(
         rendered.color.mean().backward()
     """
     check_stored(scene, "spheres")
-    if isinstance(background, int | float):
+    refuse_gradients(**fields)
+    if is_number(background):
         settings, background = SphereSettings.from_fields(settings, {"background": background}), None
     camera = cam_params if isinstance(cam_params, Camera) else None
     is_differentiated = isinstance(gamma, torch.Tensor)
@@ -126,6 +128,9 @@ def render_spheres(
         if named[name] is None:
             raise InvalidArgument.of(name, "expected a tensor, got None; only those of a stored scene= may be missing")
     tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
+    shown, backdrop = tensors["colors"], tensors["background"]
+    if backdrop is not None and backdrop.ndim == 0 and shown is not None and shown.ndim:
+        tensors["background"] = backdrop.expand(shown.shape[-1])
     call = SphereCall(
         client=client_of(client),
         settings=SphereSettings.from_fields(settings, {**fields, "gamma": None if is_differentiated else gamma}),

@@ -12,7 +12,7 @@ from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.call import chosen, is_number
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import GaussianCall, moving_slices, travelling
 from lumigrad.client.rendering.frame import Frame
@@ -21,7 +21,7 @@ from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import TENSORS, Prepared, check_cameras, of_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.remote import on_host, outside_graphs, run
+from lumigrad.client.torch.remote import on_host, outside_graphs, refuse_gradients, run
 from lumigrad.client.values.camera import Camera
 
 if TYPE_CHECKING:
@@ -134,12 +134,13 @@ def render_gaussians_2d(
         rendered.normals  # [1, H, W, 3]
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
+    refuse_gradients(**fields)
     chosen_settings = GaussianSettings.from_fields(settings, fields)
     if chosen_settings.primitive == "volume":
         raise InvalidArgument.of("primitive", 'expected "surfel" or none, got "volume"; render_gaussians draws those')
     chosen_settings = replace(chosen_settings, primitive="surfel")
     transforms = chosen_settings.transforms
-    if isinstance(background, int | float):
+    if is_number(background):
         chosen_settings, background = replace(chosen_settings, background=background), None
     views = views_of(camera, width=width, height=height, projection=None, distortion=None, viewmats=viewmats)
     own = of_cameras(views, means)

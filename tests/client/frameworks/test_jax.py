@@ -274,6 +274,24 @@ def test_other_kinds_of_numbers_are_converted(client: Client, cast: Any):
     assert gradient(jnp.asarray(arrays["positions"])).dtype == jnp.asarray(arrays["positions"]).dtype
 
 
+@pytest.mark.parametrize("transform", [lambda function: function, jax.jit], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", ["render_gaussians", "render_spheres"])
+def test_one_number_is_the_background_of_all_channels(client: Client, name: str, transform: Any):
+    arrays, options = (gaussians(), GAUSSIANS) if name == "render_gaussians" else (spheres(), SPHERES)
+
+    def loss(background: Any) -> Any:
+        found = getattr(functions, name)(**{**arrays, "background": background}, **options, client=client)
+        return (found.color**2).sum()
+
+    of_channels = jnp.full(3, 0.25)
+    expected, slopes = loss(of_channels), jax.grad(loss)(of_channels)
+    for number in (0.25, np.float32(0.25), np.array(0.25), jnp.float32(0.25), [0.25, np.float32(0.25), 0.25]):
+        np.testing.assert_array_equal(transform(lambda number=number: loss(number))(), expected)
+    np.testing.assert_allclose(transform(jax.grad(loss))(0.25), slopes.sum(), rtol=1e-5)
+    (first,) = transform(jax.grad(lambda numbers: loss([numbers[0], 0.25, 0.25])))((0.25,))
+    np.testing.assert_allclose(first, slopes[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("cores", [2, 1])
 def test_hundreds_of_calls_in_compiled_loops_pass(worker_process: WorkerProcess, cores: int):
     """The loops run in their own process, since a deadlock of callbacks would never end."""

@@ -188,3 +188,14 @@ def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engin
         change = np.linalg.norm(reference.unsure[key] - gradient) / max(float(np.linalg.norm(gradient)), 1e-12)
         noise = rounding_noise(key, case, reference.upstream)
         assert_relative(key, result.gradients[key], gradient, max(1e-4, min(4 * change, 5e-3)), noise)
+
+
+# Next to the gradients of opacities the CPU counts in other memory. Spheres lie in many tiles, and some cross the bands
+# of threads.
+@pytest.mark.parametrize("wanted", [("colors",), ("colors", "opacities")])
+def test_touched_counts_the_pixels_that_a_sphere_hits(wanted: tuple[str, ...], engine: Engine) -> None:
+    case = build("touched", Cloud(count=40), opacities=None, camera=POSE, width=70, height=90, n_track=40)
+    result = run(engine, case, "exact", outputs=("sphere_ids",), wanted=wanted)
+    ids = result.outputs["sphere_ids"]
+    np.testing.assert_array_equal(result.touched, np.bincount(ids[ids >= 0], minlength=len(case.radii)))
+    assert result.touched is not None and result.touched.max() > 100

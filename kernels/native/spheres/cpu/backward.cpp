@@ -44,10 +44,12 @@ void backward(const Camera& camera, const Settings& settings, const Scene& scene
   const Prepared prepared = before != 0 && before == workspace.prepared
                                 ? prepared_before(camera, scene, workspace)
                                 : prepare(camera, settings, scene, workspace, clock);
-  Bands bands = make_bands(prepared, thread_count(), kBlocks * pixel_floats(scene.channels), workspace);
-  const Rows rows = make_rows(scene, gradients, prepared, bands, workspace);
+  Bands bands = make_bands(prepared, thread_count(), tile_pixel_floats(scene.channels), workspace);
+  const int64_t pixels = static_cast<int64_t>(camera.width) * camera.height;
+  const bool plain = up.d_depth == nullptr && scene.opacities == nullptr && gradients.opacities == nullptr &&
+                     scene.channels == 3 && pixels <= kMaxCounted;
+  const Rows rows = make_rows(scene, gradients, prepared, plain, bands, workspace);
   const PairArguments arguments{camera, settings, scene, up, prepared, rows, exact_view(camera, settings)};
-  const bool plain = up.d_depth == nullptr && scene.opacities == nullptr && gradients.opacities == nullptr;
   const bool wants_camera = gradients.camera != nullptr;
   const BackwardBand run = camera.orthogonal ? choose<true>(scene.channels, plain, wants_camera)
                                              : choose<false>(scene.channels, plain, wants_camera);

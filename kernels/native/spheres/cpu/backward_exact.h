@@ -19,7 +19,7 @@ struct PairArguments {
     __builtin_prefetch(prepared.records + static_cast<int64_t>(id) * kRecordFloats);
     __builtin_prefetch(prepared.rectangles + id);
     __builtin_prefetch(rows.rows + static_cast<std::size_t>(id) * rows.width, 1);
-    __builtin_prefetch(rows.touched + id, 1);
+    if (!rows.counted) __builtin_prefetch(rows.touched + id, 1);
   }
 };
 
@@ -51,6 +51,22 @@ struct ExactPairSums {
   }
 };
 
+// Recomputes the pixels `rest` of a block, at the outline, in double. A call, so that the loop over the blocks computes
+// and keeps nothing for this rare case.
+template <bool kOrthogonal>
+__attribute__((noinline)) void compute_outline(const ExactView& view, const float* block, const float* record,
+                                               const float* squares, unsigned rest, float* closeness, float* half2) {
+  for (; rest != 0; rest &= rest - 1) {
+    const int i = __builtin_ctz(rest);
+    float excess;
+    exact_chord<float, kOrthogonal>(record, squares[i], excess);
+    const ExactOutline outline =
+        exact_outline<kOrthogonal>(record, view, block[kRay0 * kLanes + i], block[kRay1 * kLanes + i], excess);
+    closeness[i] = outline.closeness;
+    half2[i] = outline.half2;
+  }
+}
+
 // The geometry of a sphere in a block's pixels, in double at the outline. `wanted`: the pixels that use it.
 template <bool kOrthogonal>
 LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* block, const float* record,
@@ -58,26 +74,21 @@ LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* 
   ExactGeometry<Pack> g = chords.at(square);
   const MaskPack at_outline = wanted & exact_at_outline(g);
   if (any(at_outline)) {
-    alignas(64) float squares[kLanes];
+    alignas(64) float squares[kLanes], closeness[kLanes], half2[kLanes];
     square.store(squares);
-    for (unsigned rest = to_bits(at_outline); rest != 0; rest &= rest - 1) {
-      const int i = __builtin_ctz(rest);
-      float excess;
-      exact_chord<float, kOrthogonal>(record, squares[i], excess);
-      const ExactOutline outline =
-          exact_outline<kOrthogonal>(record, view, block[kRay0 * kLanes + i], block[kRay1 * kLanes + i], excess);
-      const MaskPack lane = mask_from_bits(1u << i);
-      g.closeness = select(lane, Pack(outline.closeness), g.closeness);
-      g.half2 = select(lane, Pack(outline.half2), g.half2);
-    }
+    g.closeness.store(closeness);
+    g.half2.store(half2);
+    compute_outline<kOrthogonal>(view, block, record, squares, to_bits(at_outline), closeness, half2);
+    g.closeness = Pack::load(closeness);
+    g.half2 = Pack::load(half2);
   }
   exact_finish<true>(record, g);
   return g;
 }
 
-// Adds the pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` receives
-// colours that do not fit into `sums`. kCamera: whether the sums of the pixels are requested. kPlain: without upstream
-// gradients of depths and without opacities.
+// Adds the pairs of one sphere and the pixels `candidates` of a block; returns how many take part, if the rows do not
+// count them. `row` receives colours that do not fit into `sums`. kCamera: whether the sums of the pixels are
+// requested. kPlain: without upstream gradients of depths and without opacities; the rows count the pairs.
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
 LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                           uint32_t id, const ExactChords<kOrthogonal>& chords, MaskPack candidates, ExactPairSums& sums,
@@ -117,6 +128,10 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
       row[5 + c] += sum(Pack::load(pixels.upstream(block) + c * kLanes) * share);
     }
   }
+  if constexpr (kPlain) {
+    sums.row.opacity = add_where(mask, sums.row.opacity, Pack(1.0f));
+    return 0;
+  }
   return __builtin_popcount(to_bits(mask));
 }
 
@@ -135,15 +150,18 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   const ExactChords<kOrthogonal> chords(record);
   ExactPairSums sums;
   int touched = 0;
+  // In registers, unlike `pixels`, which the stores to the blocks might change.
+  float* const blocks = pixels.blocks;
+  const int floats = kChannels > 0 ? pixel_floats(kChannels) : pixels.floats;
   for (uint32_t rest = span.blocks(); rest != 0; rest &= rest - 1) {
     const int b = __builtin_ctz(rest);
-    float* block = pixels.block(b);
+    float* block = blocks + static_cast<std::size_t>(b) * floats;
     const MaskPack looked = load_int(block + kLast * kLanes) > IntPack(place);
     const MaskPack inside = mask_from_bits(block_mask(span.columns, span.rows, b % kBlocksX, b / kBlocksX));
     touched += exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, block, record, id, chords,
                                                                     looked & inside, sums, row);
   }
-  if (touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
+  if (kPlain || touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
 }
 
 // Adds the sums that the pixels of a tile kept for the camera.

@@ -76,13 +76,14 @@ Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floa
   return bands;
 }
 
-Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& prepared, Bands& bands,
+Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& prepared, bool counted, Bands& bands,
                Workspace& workspace) {
   const int64_t n = scene.count;
   Rows rows{};
   rows.width = row_width(scene.channels);
   rows.rows = workspace.rows.ensure<float>(static_cast<std::size_t>(n) * rows.width);
   rows.touched = gradients.touched;
+  rows.counted = counted;
   int32_t* crossing = workspace.crossing.ensure<int32_t>(static_cast<std::size_t>(n));
   rows.crossing = crossing;
   rows.crossings = number_crossings(prepared, bands, n, crossing);
@@ -95,7 +96,7 @@ Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& p
     // The pointer may be null if there is nothing to clear.
     if (range.begin == range.end) return;
     __builtin_memset(rows.rows + range.begin * rows.width, 0, (range.end - range.begin) * rows.width * sizeof(float));
-    __builtin_memset(rows.touched + range.begin, 0, (range.end - range.begin) * sizeof(int32_t));
+    if (!counted) __builtin_memset(rows.touched + range.begin, 0, (range.end - range.begin) * sizeof(int32_t));
   });
   bands.part_doubles = (kCameraSums + scene.channels + 7) / 8 * 8;
   const std::size_t doubles = static_cast<std::size_t>(bands.count) * bands.part_doubles;
@@ -116,7 +117,7 @@ void merge_crossings(int64_t n, const Bands& bands, const Rows& rows) {
       const float* other =
           rows.crossing_rows + (static_cast<std::size_t>(b) * rows.crossings + rows.crossing[i]) * (rows.width + 8);
       for (int f = 0; f < fields; ++f) row[f] += other[f];
-      rows.touched[i] += reinterpret_cast<const int32_t*>(other + rows.width)[0];
+      if (!rows.counted) rows.touched[i] += reinterpret_cast<const int32_t*>(other + rows.width)[0];
     }
   }
 }
@@ -125,6 +126,7 @@ template <bool kOrthogonal>
 void finish_sphere(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
                    const Rows& rows, int64_t i, double* sums) {
   float* row = rows.rows + i * rows.width;
+  if (rows.counted) rows.touched[i] = static_cast<int32_t>(row[kRowCount]);
   if (rows.touched[i] > 0) exact_row<kOrthogonal>(camera, prepared.records + i * kRecordFloats, row);
   if (to.positions != nullptr) centre_gradient<true, kOrthogonal>(camera, row, to.positions + 3 * i);
   if (to.radii != nullptr) to.radii[i] = row[3];
@@ -168,15 +170,27 @@ LG_INLINE void write_centres(const Camera& camera, const Pack row[3], float* to)
   interleave_3(Pack::load(world[0]), Pack::load(world[1]), Pack::load(world[2]), to);
 }
 
+// Prefetches what finish_pack reads for the spheres after next: it computes little and would wait for memory.
+LG_INLINE void request_pack(const Prepared& prepared, const Rows& rows, int64_t i) {
+  constexpr int kAhead = 2 * kLanes, kRowsPerLine = kRecordFloats / kRowFields;
+  for (int lane = 0; lane < kLanes; ++lane) __builtin_prefetch(prepared.records + (i + kAhead + lane) * kRecordFloats);
+  for (int lane = 0; lane < kLanes; lane += kRowsPerLine) {
+    __builtin_prefetch(rows.rows + (i + kAhead + lane) * kRowFields);
+  }
+}
+
 // Finishes sixteen spheres of 3 channels; reads one more row.
 template <bool kOrthogonal>
 LG_INLINE void finish_pack(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
                            const Rows& rows, int64_t i, CameraLaneSums& sums) {
-  const MaskPack touched = bits(load_unaligned(reinterpret_cast<const float*>(rows.touched + i))) > IntPack(0);
+  request_pack(prepared, rows, i);
   Pack row[kLanes];
 #pragma GCC unroll 16
   for (int lane = 0; lane < kLanes; ++lane) row[lane] = load_unaligned(rows.rows + (i + lane) * kRowFields);
   transpose_16(row);
+  float* const counts = reinterpret_cast<float*>(rows.touched + i);
+  if (rows.counted) store_unaligned(from_bits(truncate(row[kRowCount])), counts);
+  const MaskPack touched = bits(load_unaligned(counts)) > IntPack(0);
   Pack record[kRecordFloats];
 #pragma GCC unroll 16
   for (int lane = 0; lane < kLanes; ++lane) record[lane] = Pack::load(prepared.records + (i + lane) * kRecordFloats);

@@ -5,8 +5,11 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// A row: an ExactRow, then K colours.
-inline constexpr int kRowFields = 8;  // With 3 channels.
+// A row: an ExactRow, then K colours. Where no opacity has a gradient, its place may count the pixels that the sphere
+// touched: one line of memory less for each pair of a sphere and a tile.
+inline constexpr int kRowCount = 4;
+inline constexpr int64_t kMaxCounted = 1 << 24;  // Up to here a float counts one by one.
+inline constexpr int kRowFields = 8;             // With 3 channels.
 inline constexpr int kMaxBands = 256;
 
 // Bands of tile rows, one per thread, with lists of about equal total length.
@@ -22,6 +25,7 @@ struct Bands {
 
 struct Rows {
   int width;                // Floats per row.
+  bool counted;             // Whether the rows count the touched pixels; `touched` is then written at the end.
   float* rows;              // [N, width]
   int32_t* touched;         // [N]
   const int32_t* crossing;  // [N] number among the spheres that reach into several bands, or -1
@@ -30,7 +34,7 @@ struct Rows {
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);
-Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& prepared, Bands& bands,
+Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& prepared, bool counted, Bands& bands,
                Workspace& workspace);
 void finish(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& gradients,
             const Bands& bands, const Rows& rows);
@@ -49,7 +53,7 @@ struct BandRows {
 
   LG_INLINE float* row(const Rows& rows, const PixelRectangle& r, uint32_t id, int touched) {
     if (r.y0 >= top && r.y1 <= bottom) {
-      rows.touched[id] += touched;
+      if (!rows.counted) rows.touched[id] += touched;
       return rows.rows + static_cast<std::size_t>(id) * rows.width;
     }
     float* row = crossing_rows + static_cast<std::size_t>(rows.crossing[id]) * (rows.width + 8);

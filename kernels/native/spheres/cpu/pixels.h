@@ -7,7 +7,8 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Packs of a block, in order; then K upstream gradients divided by D, and K colours.
+// Packs of a block that the pairs read, in order; then K upstream gradients divided by D. The blocks of a tile together
+// must leave room in the first-level cache for its spheres.
 enum PixelField {
   kRay0,
   kRay1,
@@ -17,7 +18,6 @@ enum PixelField {
   kRay5,
   kPixelMaximum,
   kPixelLow,
-  kInverse,        // 1 / D
   kUpstreamImage,  // Sum of G * I and the alpha's share, divided by -D
   kLast,           // int: entries of the tile's list that the pixel visited
   kClosest,        // int: the sphere that gave the depth
@@ -28,15 +28,18 @@ enum PixelField {
   kPixelFields
 };
 
-inline int pixel_floats(int channels) { return (kPixelFields + 2 * channels) * kLanes; }
+inline int pixel_floats(int channels) { return (kPixelFields + channels) * kLanes; }
+// Packs of the background's sums over a tile: K colours, then dL/de0 (e0 - M) and dL/de0 M.
+inline int background_floats(int channels) { return (channels + 2) * kLanes; }
+inline int tile_pixel_floats(int channels) { return kBlocks * pixel_floats(channels) + background_floats(channels); }
 
 // The inputs of the pixels of one tile, in separate packs.
 struct TilePixels {
   float* blocks;
   int floats, channels, track;
+  LG_INLINE float* background() const { return block(kBlocks); }
   LG_INLINE float* block(int b) const { return blocks + static_cast<std::size_t>(b) * floats; }
   LG_INLINE float* upstream(float* block) const { return block + kPixelFields * kLanes; }
-  LG_INLINE float* image(float* block) const { return block + (kPixelFields + channels) * kLanes; }
 };
 
 // The part of the film that a block covers.
@@ -100,27 +103,39 @@ LG_INLINE void load_channels(const FilmBlock& film, const float* image, int chan
   for (int c = 0; c < channels; ++c) film.read_slot(image, channels, c, to + c * kLanes);
 }
 
-// Loads the inputs of a block's pixels; the block must be zero before.
-LG_INLINE void load_pixels(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
+// Sum of the upstream gradients times the image over the channels.
+LG_INLINE Pack upstream_image(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
+  const auto upstream = [&](int c) { return Pack::load(pixels.upstream(block) + c * kLanes); };
+  Pack sum = 0.0f;
+  if (pixels.channels == 3) {
+    Pack a, b, c;
+    film.read(up.color, a, b, c);
+    return sum + upstream(0) * a + upstream(1) * b + upstream(2) * c;
+  }
+  for (int c = 0; c < pixels.channels; ++c) {
+    alignas(64) float lanes[kLanes] = {};
+    film.read_slot(up.color, pixels.channels, c, lanes);
+    sum = sum + upstream(c) * Pack::load(lanes);
+  }
+  return sum;
+}
+
+// Loads the inputs of a block's pixels, and returns 1 / D; the block must be zero before.
+LG_INLINE Pack load_pixels(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
   const int channels = pixels.channels;
-  const MaskPack on_film = film.mask();
   const auto put = [&](int field, Pack value) { value.store(block + field * kLanes); };
   if (up.d_color != nullptr) load_channels(film, up.d_color, channels, pixels.upstream(block));
-  load_channels(film, up.color, channels, pixels.image(block));
-  Pack image = 0.0f, high, low, denominator;
-  for (int c = 0; c < channels; ++c) {
-    image = image + Pack::load(pixels.upstream(block) + c * kLanes) * Pack::load(pixels.image(block) + c * kLanes);
-  }
+  Pack high, low, denominator;
   film.read(up.blend, high, low, denominator);
-  put(kUpstreamImage, image);
+  put(kUpstreamImage, upstream_image(up, pixels, block, film));
   put(kPixelMaximum, high);
   put(kPixelLow, low);
-  put(kInverse, zero_unless(on_film, Pack(1.0f) / denominator));
   put(kLast, film.read(up.stop));
   if (up.d_depth != nullptr) {
     film.read_slot(up.ids, pixels.track, 0, block + kClosest * kLanes);
     put(kUpstreamDepth, film.read(up.d_depth));
   }
+  return zero_unless(film.mask(), Pack(1.0f) / denominator);
 }
 
 // The background's sums over the pixels of a thread.
@@ -136,23 +151,36 @@ LG_INLINE void store_lanes(float* to, int value) { from_bits(IntPack(value)).sto
 // M). Also converts the upstream gradients for the pairs, which all divide them by D: an upstream gradient of alpha
 // acts like a channel in which spheres are 1 and the background 0.
 inline void add_background(const ExactView& view, const Scene& scene, const Upstream& up, const TilePixels& pixels,
-                           float* block, const FilmBlock& film, BackgroundSums& sums) {
+                           float* block, const FilmBlock& film, Pack inverse) {
   const Pack high = Pack::load(block + kPixelMaximum * kLanes), low = Pack::load(block + kPixelLow * kLanes);
   const Pack difference = (Pack(view.background_high) - high) + (Pack(view.background_low) - low);
-  const Pack inverse = Pack::load(block + kInverse * kLanes), share = exact_background(view, high, low) * inverse;
+  const Pack share = exact_background(view, high, low) * inverse;
   const Pack d_alpha = up.d_alpha != nullptr ? film.read(up.d_alpha) : Pack(0.0f);
   const Pack image = Pack::load(block + kUpstreamImage * kLanes) - d_alpha * share;
   (-(image * inverse)).store(block + kUpstreamImage * kLanes);
+  const auto add = [&](int field, Pack value) {
+    float* const to = pixels.background() + field * kLanes;
+    (Pack::load(to) + value).store(to);
+  };
   Pack d_color_background = 0.0f;
   for (int c = 0; c < pixels.channels; ++c) {
     const Pack g = Pack::load(pixels.upstream(block) + c * kLanes);
-    sums.color[c] += static_cast<double>(sum(g * share));
+    add(c, g * share);
     d_color_background = d_color_background + g * Pack(scene.background[c]);
     (g * inverse).store(pixels.upstream(block) + c * kLanes);
   }
   const Pack d_exponent = share * ((d_color_background - image) - d_alpha);
-  sums.exponent += static_cast<double>(sum(d_exponent * difference));
-  sums.exponent_m += static_cast<double>(sum(d_exponent * (high + low)));
+  add(pixels.channels, d_exponent * difference);
+  add(pixels.channels + 1, d_exponent * (high + low));
+}
+
+LG_INLINE void add_tile(const TilePixels& pixels, BackgroundSums& sums) {
+  const auto total = [&](int field) {
+    return static_cast<double>(sum(Pack::load(pixels.background() + field * kLanes)));
+  };
+  for (int c = 0; c < pixels.channels; ++c) sums.color[c] += total(c);
+  sums.exponent += total(pixels.channels);
+  sums.exponent_m += total(pixels.channels + 1);
 }
 
 LG_INLINE ExactRay<Pack> load_ray(const float* block) {
@@ -164,6 +192,7 @@ template <bool kOrthogonal>
 void load_tile(const Camera& camera, const ExactView& view, const Scene& scene, const Upstream& up,
                const TilePixels& pixels, int left, int top, BackgroundSums& sums) {
   const auto put = [](float* block, int field, Pack value) { value.store(block + field * kLanes); };
+  __builtin_memset(pixels.background(), 0, sizeof(float) * background_floats(pixels.channels));
   for (int b = 0; b < kBlocks; ++b) {
     float* block = pixels.block(b);
     const int x0 = left + b % kBlocksX * 4, y0 = top + b / kBlocksX * 4;
@@ -177,9 +206,10 @@ void load_tile(const Camera& camera, const ExactView& view, const Scene& scene, 
     const int rows = camera.height - y0 < 4 ? camera.height - y0 : 4;
     if (columns <= 0 || rows <= 0) continue;
     const FilmBlock film{columns, rows, static_cast<int64_t>(y0) * camera.width + x0, camera.width};
-    load_pixels(up, pixels, block, film);
-    add_background(view, scene, up, pixels, block, film, sums);
+    const Pack inverse = load_pixels(up, pixels, block, film);
+    add_background(view, scene, up, pixels, block, film, inverse);
   }
+  add_tile(pixels, sums);
 }
 
 LG_END

@@ -133,7 +133,8 @@ def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str
     allowed: dict[str, tuple[int, ...]] = {}
     if state.jacobian is not None:
         allowed["cost"] = shape
-    if state.normal is not None:
+    # A query for normals alone does not find out which spheres found nothing.
+    if state.normal is not None and state.instance is not None:
         allowed["distance"] = (*shape, len(state.world.instances)) if state.per_instance else shape
     checked, device = {}, state.spheres.device
     for name, tensor in given.items():

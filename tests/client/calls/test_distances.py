@@ -190,6 +190,22 @@ def test_gradients_need_an_output_of_the_right_shape(client, world):
         found.backward(distance=np.ones(4), wanted=("colors",))
 
 
+@pytest.mark.parametrize("name", ["distance", "cost"])
+@pytest.mark.parametrize("outputs", [*((name,) for name in EVERY), ("normal", "obstacle"), ("normal", "cost")])
+def test_gradients_of_kept_queries_are_those_of_others_or_refused(client, world, outputs, name):
+    upstream = {name: np.float32([1, 2, 3, 4])}
+    query = {"outputs": outputs, "activation_distance": 0.5}
+    expected = client.query(world, SPHERES, **query).backward(**upstream)
+    for _ in range(2):
+        with client.query(world, SPHERES, retain=True, **query) as kept:
+            try:
+                found = kept.backward(**upstream)
+            except InvalidArgument as error:
+                assert str(error).startswith("output_gradients: expected names of") and name not in outputs
+            else:
+                np.testing.assert_array_equal(found.spheres, expected.spheres)
+
+
 def test_lost_released_and_dropped_contexts():
     with worker("--device", "cpu", "--context-seconds", "0.2") as process, Client(process.target) as client:
         found = client.query(client.put(WORLD), SPHERES, retain=True)

@@ -40,22 +40,29 @@ def targets(name: str = DEFAULT_NAME) -> list[str]:
     Raises:
         Unavailable: the fleet does not answer, or no worker serves; clients keep the addresses that they have.
     """
-    try:
-        found = ray.get(fleet_of(name).status.remote(), timeout=_ANSWER_S).targets
-    except (GetTimeoutError, RayError) as error:
-        raise Unavailable(
-            f"the fleet {name!r} does not report its workers' addresses ({type(error).__name__})"
-        ) from error
+    found = _answer(name, fleet_of(name).status).targets
     if not found:
         raise Unavailable(f"no worker of the fleet {name!r} serves; see lumigrad.ray.status()")
     return list(found)
 
 
 def token(name: str = DEFAULT_NAME) -> str:
-    """Returns the token that the workers of a fleet require from clients."""
-    return cast(str, ray.get(fleet_of(name).token.remote(), timeout=_ANSWER_S))
+    """Returns the token that the workers of a fleet require from clients.
+
+    Raises:
+        Unavailable: the fleet does not answer, for example because Ray is restarting its actor.
+    """
+    return cast(str, _answer(name, fleet_of(name).token))
 
 
 def client(name: str = DEFAULT_NAME, **options: Any) -> Client:
     """Returns a client of all workers of a fleet, which follows their changes; `options` are those of `Client`."""
     return Client(lambda: targets(name), token=token(name), **options)
+
+
+def _answer(name: str, method: Any) -> Any:
+    """Returns what a method of a fleet's actor returns; raises Unavailable if it does not answer in time."""
+    try:
+        return ray.get(method.remote(), timeout=_ANSWER_S)
+    except (GetTimeoutError, RayError) as error:
+        raise Unavailable(f"the fleet {name!r} does not answer ({type(error).__name__})") from error

@@ -139,8 +139,8 @@ def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str
     checked, device = {}, state.spheres.device
     for name, tensor in given.items():
         if name not in allowed:
-            expected = f"names of {tuple(allowed)}, which this query retained"
-            raise ArgumentError("output_gradients", expected, f"{name!r}")
+            names = " and ".join(allowed) or "none, since it retained neither distances nor costs"
+            raise ArgumentError("output_gradients", f"outputs that this query retained: {names}", f"{name!r}")
         fits = isinstance(tensor, torch.Tensor) and tensor.shape == allowed[name] and tensor.dtype == torch.float32
         if not fits or tensor.device != device:
             expected = f"a float32 tensor of shape {list(allowed[name])} on {device}"
@@ -148,5 +148,5 @@ def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str
             raise ArgumentError(f"output_gradients['{name}']", expected, actual)
         checked[name] = tensor.detach().contiguous()
     if not checked:
-        raise ArgumentError("output_gradients", f"at least one of {tuple(allowed)}", "none")
+        raise ArgumentError("output_gradients", f"at least one of {', '.join(allowed)}", "none")
     return checked

@@ -201,7 +201,10 @@ def test_gradients_of_kept_queries_are_those_of_others_or_refused(client, world,
             try:
                 found = kept.backward(**upstream)
             except InvalidArgument as error:
-                assert str(error).startswith("output_gradients: expected names of") and name not in outputs
+                assert (
+                    str(error).startswith("output_gradients: expected outputs that this query retained")
+                    and name not in outputs
+                )
             else:
                 np.testing.assert_array_equal(found.spheres, expected.spheres)
 

@@ -168,8 +168,18 @@ def test_a_leak_ends_the_worker_and_the_next_one_serves(tmp_path: Path) -> None:
         assert process.metric("lumigrad_worker_last_exit", reason="out_of_memory") == 1
 
 
-def address_space(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+def settled_address_space(process: WorkerProcess) -> int:
+    """The bytes of a worker's address space, once it has freed what its calls took."""
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    statm = Path(f"/proc/{process.process.pid}/statm")
+    sizes: list[int] = []
+
+    def has_settled() -> bool:
+        sizes.append(int(statm.read_text().split()[0]))
+        return len(sizes) > 10 and len(set(sizes[-10:])) == 1
+
+    wait_until(has_settled, "an address space that does not change")
+    return sizes[-1] * resource.getpagesize()
 
 
 def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Path) -> None:
@@ -185,7 +195,7 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
         for thread in threads:
             thread.join(30)
         expected = client.render(small).arrays["color"]
-        limit = address_space(process.process.pid) + 128 * MIB
+        limit = settled_address_space(process) + 128 * MIB
         resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))
         # The kernels would allocate 392 MiB of info, and the worker 168 MiB for a payload.
         large = sphere_cloud(6_000_000)
@@ -211,7 +221,7 @@ def test_a_reply_of_a_known_kind_that_there_is_no_memory_for_leaves_nothing_rese
         for _ in range(2):
             expected = client.render(small).arrays["color"]
             client.render(large)
-        limit = address_space(process.process.pid) + 64 * MIB
+        limit = settled_address_space(process) + 64 * MIB
         resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))
         for _ in range(2):
             error = failure(lambda: client.render(large))

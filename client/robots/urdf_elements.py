@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from os import fspath
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def malformed(path: Path, description: str) -> InvalidArgument:
 
 def check_elements(path: Path, root: Any) -> None:
     """Raises InvalidArgument for what the parser would leave out: second elements, other attributes and numbers."""
-    for owner in root.iter(*_ONCE):
+    for owner in _owners(root):
         where = f"joint {owner.get('name')!r}" if owner.tag == "joint" else f"collision of {_name(owner)!r}"
         counts = Counter(child.tag for child in owner.iterchildren())
         if twice := next((tag for tag in _ONCE[owner.tag] if counts[tag] > 1), None):
@@ -46,12 +47,23 @@ def check_elements(path: Path, root: Any) -> None:
             _check_attributes(path, child, where)
 
 
+def _owners(root: Any) -> Iterator[Any]:
+    """Yields joints and collisions; not those that <gazebo> and other extensions have in formats of their own."""
+    yield from root.iterchildren("joint")
+    yield from root.iterfind("link/collision")
+
+
 def _check_attributes(path: Path, element: Any, where: str) -> None:
-    known = _ATTRIBUTES[element.tag]
-    if other := next((name for name in element.attrib if name not in known), None):
+    known, given = _ATTRIBUTES[element.tag], dict(element.attrib)
+    # Axes of many files have angles, mostly 0, which no reader applies.
+    angles = given.pop("rpy", "") if element.tag == "axis" else ""
+    if any(_numbers(angles)):
+        text = f"expected none or zeros, got {shortened(angles)}, which is ignored; turn xyz instead"
+        warn_caller(f"{path}: rpy of <axis> in {where}: {text}")
+    if other := next((name for name in given if name not in known), None):
         text = f"expected the attributes {' and '.join(known)} alone, got {other}"
         raise malformed(path, f"<{element.tag}> in {where}: {text}, which is not supported")
-    for name, text in element.attrib.items():
+    for name, text in given.items():
         # The parser repeats a single number, and drops those beyond the third.
         if len(text.split()) != 3:
             raise malformed(path, f"{name} of <{element.tag}> in {where}: expected three numbers, got {text}")
@@ -59,7 +71,7 @@ def _check_attributes(path: Path, element: Any, where: str) -> None:
 
 def warn_of_degrees(path: Path, root: Any) -> None:
     """Warns of angles beyond a turn, and limits beyond several, which are probably degrees."""
-    for owner in root.iter(*_ONCE):
+    for owner in _owners(root):
         for angles in (origin.get("rpy", "") for origin in owner.iterchildren("origin")):
             if any(abs(angle) > math.tau + SLACK for angle in _numbers(angles)):
                 text = f"expected radians, got beyond a turn: {shortened(angles)}; are they degrees?"

@@ -94,6 +94,25 @@ def test_what_other_readers_would_leave_out_is_refused(tmp_path, old, new, messa
     assert message in str(raised.value)
 
 
+def test_angles_of_axes_and_elements_of_extensions_change_nothing(tmp_path):
+    path = write_urdf(tmp_path / "odd.urdf", ZOO)
+    text, q = path.read_text(), np.linspace(0.1, 0.4, 4)
+    expected = Robot.load(path, ZOO_SPHERES).link_poses(q)
+    extension = '<gazebo><joint name="a"><limit/><limit/><axis frame="b"/></joint><collision>1</collision></gazebo>'
+    assert text.count("<axis ") > 1
+
+    def poses(attribute):
+        path.write_text(text.replace("<axis ", f"<axis {attribute} ").replace("</robot>", f"{extension}</robot>"))
+        return Robot.load(path, ZOO_SPHERES).link_poses(q)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = poses('rpy="0 0 0"')
+    with pytest.warns(UserWarning, match=r"rpy of <axis> in joint '\w+': expected none or zeros, got 0 0 1\.5"):
+        turned = poses('rpy="0 0 1.5"')
+    assert np.array_equal(expected, found) and np.array_equal(expected, turned)
+
+
 def test_limits_in_degrees_are_warned_of(tmp_path):
     path = write_urdf(tmp_path / "degrees.urdf", changed("wrist", limits=(-170, 170)))
     with pytest.warns(UserWarning, match=r"degrees\.urdf: limits of 'wrist': expected radians, got -170 to 170"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 
@@ -22,6 +22,8 @@ from lumigrad.v1 import camera_pb2, training_pb2
 _MESSAGE_BYTES = 1024
 # Tensors of target images other than colours that the loss compares, by term.
 _PLANES = {"depth": "depth", "alpha": "mask"}
+# Kinds of steps whose last permutations are kept.
+_MOST_KINDS = 4
 
 
 class Views:
@@ -30,6 +32,8 @@ class Views:
     def __init__(self, messages: Sequence[training_pb2.TrainingView], target_images: Sequence[Content | None]) -> None:
         self.messages = list(messages)
         self._target_images = list(target_images)
+        # The last permutations of all views by the kind of steps, and by epoch.
+        self._orders: dict[tuple[int, int, int], dict[int, list[int]]] = {}
 
     @staticmethod
     def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
@@ -135,9 +139,27 @@ class Views:
         numbers: list[int] = []
         while len(numbers) < count:
             epoch, start = divmod(position + len(numbers), len(self.messages))
-            order = _order(seed, epoch, len(self.messages), count, position % count)
+            order = self._order(epoch, seed, count, position % count)
             numbers += order[start : start + count - len(numbers)]
         return numbers
+
+    def _order(self, epoch: int, seed: int, size: int, phase: int) -> list[int]:
+        """Return a permutation for steps of `size` views, one of which begins at the position `phase`."""
+        count, kind = len(self.messages), (seed, size, phase)
+        known = self._orders.pop(kind, {})
+        first = epoch
+        # Permutations depend on the ones before, back to one that begins with a step. They may be thousands.
+        while first not in known and _begun(first, count, size, phase):
+            first -= 1
+        for each in range(first, epoch + 1):
+            if each not in known:
+                begun = _begun(each, count, size, phase)
+                known[each] = _permutation(seed, each, count, size, known[each - 1][-begun:] if begun else ())
+                known.pop(each - 2, None)
+        self._orders[kind] = known
+        if len(self._orders) > _MOST_KINDS:
+            del self._orders[next(iter(self._orders))]
+        return known[epoch]
 
 
 def identity_exposure(device: torch.device) -> torch.Tensor:
@@ -145,19 +167,19 @@ def identity_exposure(device: torch.device) -> torch.Tensor:
     return torch.eye(3, 4, device=device)
 
 
-@lru_cache(maxsize=16)
-def _order(seed: int, epoch: int, count: int, size: int, phase: int) -> list[int]:
-    """Return a permutation of `count` views for steps of `size` views, one of which begins at the position `phase`.
+def _begun(epoch: int, count: int, size: int, phase: int) -> int:
+    """Return how many views of a step come from the permutation before; 0 if one begins with this permutation."""
+    return (epoch * count - phase) % size if epoch and size <= count else 0
 
-    If a step begins in the permutation before, its views from there are not among the first here, which it takes too.
-    """
+
+def _permutation(seed: int, epoch: int, count: int, size: int, begun: Sequence[int]) -> list[int]:
+    """Return a permutation of `count` views; the views `begun` of the step at its start are not among its first."""
     order = list(range(count))
     random.Random(f"views:{seed}:{epoch}").shuffle(order)
-    begun = (epoch * count - phase) % size if epoch and size <= count else 0
     if begun:
-        before = set(_order(seed, epoch - 1, count, size, phase)[-begun:])
-        first = [number for number in order if number not in before][: size - begun]
-        taken = set(first)
+        before = {*begun}
+        first = [number for number in order if number not in before][: size - len(begun)]
+        taken = {*first}
         order = first + [number for number in order if number not in taken]
     return order
 

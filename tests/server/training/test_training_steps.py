@@ -223,3 +223,14 @@ def test_no_step_has_a_view_twice_though_rounds_do_not_end_with_a_step(count: in
     shown = [*begin, *(number for step in steps for number in step)][count:]
     for start in range(0, len(shown) - count, count):
         assert sorted(shown[start : start + count]) == list(range(count))
+
+
+def test_a_resumed_training_chooses_the_views_that_it_would_have_chosen() -> None:
+    # Steps of two views that begin at odd positions: each round depends on all rounds before.
+    count, size, end = 4, 2, 6001
+    views, resumed = (Views([training_pb2.TrainingView()] * count, [None] * count) for _ in range(2))
+    last = resumed.chosen(7, end, size)
+    steps = [views.chosen(7, position, size) for position in range(1, end + 1, size)]
+    assert last == steps[-1]
+    again = [resumed.chosen(7, position, size) for position in (1, end - size, 3, end)]
+    assert again == [steps[0], steps[-2], steps[1], steps[-1]]

@@ -107,6 +107,16 @@ def test_results_are_those_without_autocast(call: Callable[[], Any]):
             torch.testing.assert_close(each, other)
 
 
+def test_compiled_functions_are_whole_graphs_under_autocast():
+    given = scene()
+    compiled = torch.compile(gsplat.quat_scale_to_covar_preci, backend="eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(given["quats"], given["scales"])
+    expected = gsplat.quat_scale_to_covar_preci(given["quats"], given["scales"])
+    for each, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(each, other)
+
+
 def test_gradients_are_those_without_autocast():
     weights = torch.rand(1, 12, 16, 3, generator=torch.Generator().manual_seed(2))
 

@@ -33,6 +33,7 @@ _CAMERA_TAGS, _FOCAL = 0x8769, 0x920A
 _SIDEWAYS = (5, 6, 7, 8)
 # TIFF tags; the last one tells which level is black.
 _WIDTH_TAG, _HEIGHT_TAG, _BLACK_TAG = 256, 257, 262
+_GREY_MODES = ("1", "L")
 _CLEAR_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 # Single-channel modes with more than 8 bits, whose levels Pillow would clip to 8 bits.
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
@@ -139,6 +140,8 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
             levels = _levels(_deep_pixels(picture), path, is_mask=True)
         elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
             levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
+        elif picture.mode in _GREY_MODES:
+            levels = np.asarray(_decoded(picture).convert("L"))
         else:
             levels = _of_colors(np.asarray(_decoded(picture).convert("RGB")))
         turned = _turned(image.fromarray(levels), orientation)
@@ -155,8 +158,10 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
 
 def _of_colors(pixels: Array) -> Array:
     """Returns the levels of a mask [H, W, 3]: those of grey pixels; with other colours, which are labels, 0 and 255."""
-    most = pixels.max(axis=-1)
-    if (most - pixels.min(axis=-1)).max(initial=0) <= _COLORED:
+    # A maximum over the last axis takes several times as long.
+    red, green, blue = np.moveaxis(pixels, -1, 0)
+    most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    if (most - least).max(initial=0) <= _COLORED:
         image: Any = require("PIL.Image", "fit", "reading masks")
         return np.asarray(image.fromarray(pixels).convert("L"))
     # A JPEG's black is not always 0.

@@ -271,7 +271,8 @@ class TrainingCalls(Cancellable):
                 **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
             )
             _check_uses(calibrations, {**(rates or {}), **refined}, loss, target_images)
-            warn_of_large_rates({**(rates or {}), **refined})
+            warn_of_large_rates(rates or {}, "rates[{!r}]")
+            warn_of_large_rates(refined, "refine_{}")
             steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)

@@ -233,14 +233,17 @@ REFINED = ("poses", "end_poses", "intrinsics", "lenses", "exposures")
 _LARGEST_RATE = 0.1
 
 
-def warn_of_large_rates(rates: Rates) -> None:
-    """Warns about rates at which each step of Adam moves cameras or exposures by more than any error they may have."""
+def warn_of_large_rates(rates: Rates, argument: str) -> None:
+    """Warns about rates at which each step of Adam moves cameras or exposures by more than any error they may have.
+
+    `argument` is the format of the argument's name, with braces in place of the parameter's.
+    """
     for name in REFINED:
-        rate = rates.get(name, 0.0)
-        largest = max(rate.initial, rate.final or 0.0) if isinstance(rate, Rate) else number(name, rate)
+        rate, named = rates.get(name, 0.0), argument.format(name)
+        largest = max(rate.initial, rate.final or 0.0) if isinstance(rate, Rate) else number(named, rate)
         if largest > _LARGEST_RATE:
             text = f"expected a rate of at most {_LARGEST_RATE:g}, such as 1e-4, got {largest:g}"
-            warn_caller(f"refine_{name}: {text}; each step moves a value by about the rate")
+            warn_caller(f"{named}: {text}; each step moves a value by about the rate")
 
 
 def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) -> dict[str, Rate | float]:

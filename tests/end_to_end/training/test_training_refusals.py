@@ -249,7 +249,7 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
     [
         ({"refine_intrinsics": True}, "refine_intrinsics: expected a number, got True"),
         ({"refine_poses": False}, "refine_poses: expected a number, got False"),
-        ({"rates": {"means": True}}, r"rates\['means'\]: expected a number, got True"),
+        *(({"rates": {name: True}}, rf"rates\['{name}'\]: expected a number, got True") for name in ("means", "poses")),
         ({"total_steps": np.bool_(True)}, "total_steps: expected a whole number from 1"),
         ({"density": "mcmc"}, r"density: expected AdaptiveDensity, Mcmc or NoneType, got 'mcmc'; pass"),
         ({"loss": 0.8}, "loss: expected Loss or NoneType, got 0.8; pass a Loss"),
@@ -318,11 +318,11 @@ def test_a_closed_trainer_says_so_and_how_to_go_on(is_finished: bool, client: Cl
 @pytest.mark.parametrize("rate", [0.5, Rate(0.5, 1e-3, 100)])
 def test_rates_beyond_any_error_are_told(client: Client, name: str, rate: float | Rate) -> None:
     # Neither cameras nor rates of these scenes are looked at before the warning.
-    said = rf"^refine_{name}: expected a rate of at most 0\.1, such as 1e-4, got 0\.5"
-    with pytest.warns(UserWarning, match=said) as told, suppress(InvalidArgument):
+    said = r"expected a rate of at most 0\.1, such as 1e-4, got 0\.5"
+    with pytest.warns(UserWarning, match=rf"^refine_{name}: {said}") as told, suppress(InvalidArgument):
         client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], **{f"refine_{name}": rate}).close()
     assert told[0].filename == __file__
-    with pytest.warns(UserWarning, match=said), suppress(InvalidArgument):
+    with pytest.warns(UserWarning, match=rf"^rates\['{name}'\]: {said}"), suppress(InvalidArgument):
         client.trainer(LESSON.scene, CAMERAS[:2], IMAGES[:2], rates={"means": 1e-3, name: rate}).close()
 
 

@@ -31,12 +31,13 @@ def read_keyframes(cameras: Path, images: Path | None, sensors: bool) -> tuple[V
     """
     folder = cameras.with_name(dict(_FOLDERS)[cameras.name]) if images is None else images
     photographs = Files(folder)
-    return tuple(_view(file, photographs, sensors) for file in sorted(cameras.glob("*.json")))
+    files = sorted(cameras.glob("*.json"))
+    entries = [Fields(file, read_json(file)) for file in files]
+    warn_of_lenses(cameras, entries)
+    return tuple(_view(file, fields, photographs, sensors) for file, fields in zip(files, entries, strict=True))
 
 
-def _view(file: Path, photographs: Files, sensors: bool) -> View:
-    fields = Fields(file, read_json(file))
-    warn_of_lenses(file, [fields])
+def _view(file: Path, fields: Fields, photographs: Files, sensors: bool) -> View:
     lens = Intrinsics(
         "PINHOLE",
         fields.pixels("width"),

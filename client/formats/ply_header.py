@@ -122,7 +122,7 @@ class PlyHeader:
     def surplus(self) -> InvalidArgument:
         """Returns the error to raise about content behind the last element, which readers would leave out."""
         text = f"expected the end of the file behind {self.counted}, as its header says, got more"
-        return self.fail(f"{text}; the counts or types in the header, or the bytes of the file, were changed")
+        return self.fail(f"{text}; its counts or types are wrong, or a transfer as text changed it: export it anew")
 
     def points(self) -> Any:
         """Reads the vertices as a structured array with x, y and z."""

@@ -33,7 +33,7 @@ _COLORS = ("red", "green", "blue")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 # Redundant properties: normals are 0, and colours repeat the harmonics.
 _HARMLESS = ("nx", "ny", "nz", "red", "green", "blue", "alpha")
-# In fewer Gaussians than this, numbers may be unusual.
+# Numbers of fewer Gaussians than this may be unusual.
 _LEAST_ROWS = 16
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)

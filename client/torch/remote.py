@@ -74,7 +74,7 @@ def _stacked(value: Any) -> Any:
     parts = [_stacked(part) for part in value]
     if not any(isinstance(part, torch.Tensor) for part in parts):
         return parts
-    # As float64, numbers beside tensors keep their digits.
+    # Numbers beside tensors keep their digits as float64.
     return torch.stack(
         [p.cpu() if isinstance(p, torch.Tensor) else torch.tensor(p, dtype=torch.float64) for p in parts]
     )

@@ -95,7 +95,7 @@ class Occlusion:
         cut, tiles = self.cut, all_tiles(camera)
         boxes = ScreenBoxes(cut.table.bounds[cut.pages, cut.levels[cut.pages]], camera, self.plan.settings)
         seen = boxes.meet(tiles)
-        # At least 1, since a pass that hides less than this is the last one.
+        # Rooms are at least 1, since a pass that hides less than its room is the last one.
         room = max(1, min(cut.rows // _FIRST_FRACTION, most_rows))
         while True:
             # Pages in front of closed tiles are drawn in the end, but cannot open a tile.

@@ -88,7 +88,7 @@ def device(request: pytest.FixtureRequest, cuda: CudaDevice) -> Device:
 
 @pytest.fixture
 def emulation_device(request: pytest.FixtureRequest, emulated_cuda: CudaDevice) -> Device:
-    """As `device`, on the emulated device alone."""
+    """The device of `device`, on the emulated device alone."""
     made: Device = request.module.device_on(emulated_cuda)
     return made
 

@@ -54,7 +54,7 @@ def compared(name: str) -> dict[str, Any]:
 
 
 def pulsar() -> dict[str, Any]:
-    """In Pulsar's semantics the background has no gradient: what is not differentiated must not look as if it were."""
+    """The background has no gradient in Pulsar's semantics: what is not differentiated must not look as if it were."""
     given, size = {**inputs("render_spheres")[0], **inputs("render_spheres")[1]}, SPHERES
     mesh = Mesh(np.array(DEVICES), ("devices",))
 

@@ -125,7 +125,7 @@ def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) ->
 
 
 def test_files_of_logarithms_or_logits_are_not_taken_for_damaged_gaussians(tmp_path: Path, made: Cloud) -> None:
-    """These formats store scales and opacities themselves."""
+    """Scales and opacities are stored as they are in these formats."""
     stored = read_scene(save(made, tmp_path / "scene.ply")).of_degree(0)
     write_glb(replace(stored, opacities=stored.opacities + 2), tmp_path / "scene.glb")
     write_splat(replace(stored, scales=np.log(stored.scales / 9)), tmp_path / "scene.splat")

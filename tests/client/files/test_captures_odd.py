@@ -150,7 +150,7 @@ def test_focal_lengths_in_other_units_than_pixels_are_told(form: str, focal: flo
 
 
 def test_cameras_at_one_place_are_not_too_fine_for_float32(tmp_path: Path) -> None:
-    """Their distances from each other are rounding errors, which are no extent."""
+    """Distances between such cameras are rounding errors, which are no extent."""
     places = np.array([3.0, 4.0, 5.0]) * (1 + 1e-15 * np.arange(5))[:, None]
     poses = [looking(place) for place in places]
     with warnings.catch_warnings():

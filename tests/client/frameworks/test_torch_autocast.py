@@ -76,7 +76,7 @@ def visible() -> Any:
     settings = diff_gaussian_rasterization.GaussianRasterizationSettings(
         12, 16, 0.5, 0.375, torch.zeros(3), 1.0, view, view, 0, torch.zeros(3)
     )
-    # In bfloat16 the next number to 0.2 is 0.2002.
+    # The next number to 0.2 is 0.2002 in bfloat16.
     near = torch.tensor([[0.0, 0.0, 0.19999], [0.0, 0.0, 0.20001]])
     return (diff_gaussian_rasterization.GaussianRasterizer(settings).markVisible(near),)
 

@@ -138,7 +138,7 @@ def test_two_gaussians_for_each_pixel_are_enough_to_hide_some(client: Client, sc
 
 @pytest.mark.parametrize("opacity", [0.05, 1.0])
 def test_a_handful_of_gaussians_in_a_handful_of_pixels_is_drawn(client: Client, opacity: float) -> None:
-    """A sixteenth of them, with which the search begins, is none."""
+    """The search begins with a sixteenth of all Gaussians, which is none here."""
     count = 12
     plain = Gaussians(
         np.linspace((0, 0, 4), (0, 0, 92), count),

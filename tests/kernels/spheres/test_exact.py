@@ -190,8 +190,8 @@ def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engin
         assert_relative(key, result.gradients[key], gradient, max(1e-4, min(4 * change, 5e-3)), noise)
 
 
-# Next to the gradients of opacities the CPU counts in other memory. Spheres lie in many tiles, and some cross the bands
-# of threads.
+# The CPU counts in other memory where opacities have gradients. Spheres lie in many tiles, and some cross the bands of
+# threads.
 @pytest.mark.parametrize("wanted", [("colors",), ("colors", "opacities")])
 def test_touched_counts_the_pixels_that_a_sphere_hits(wanted: tuple[str, ...], engine: Engine) -> None:
     case = build("touched", Cloud(count=40), opacities=None, camera=POSE, width=70, height=90, n_track=40)

@@ -218,5 +218,5 @@ def test_the_device_goes_on_while_files_are_made(client: RawClient) -> None:
         begun = end - stages["encode"] - stages["compress"]
         return any(begun < moment < begun + 0.9 * stages["compress"] for moment in ended)
 
-    # On a busy machine a small render may take as long as the compression.
+    # A small render may take as long as the compression on a busy machine.
     assert any(map(ends_during_compression, (24, 24, 48, 48)))

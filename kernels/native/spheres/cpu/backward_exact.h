@@ -150,7 +150,7 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   const ExactChords<kOrthogonal> chords(record);
   ExactPairSums sums;
   int touched = 0;
-  // In registers, unlike `pixels`, which the stores to the blocks might change.
+  // Copies in registers: stores to the blocks might change `pixels`.
   float* const blocks = pixels.blocks;
   const int floats = kChannels > 0 ? pixel_floats(kChannels) : pixels.floats;
   for (uint32_t rest = span.blocks(); rest != 0; rest &= rest - 1) {

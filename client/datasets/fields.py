@@ -38,8 +38,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         for name, value in pairs:
             if value != values[name]:
-                kept = shortened(repr(values[name]), 60)
-                raise _TwiceError(f"expected each field once, got {name!r} as {shortened(repr(value), 60)} and {kept}")
+                found = f"{shortened(repr(value), 60)} and {shortened(repr(values[name]), 60)}"
+                raise _TwiceError(f"expected each field once, got {name!r} as {found}; remove the wrong one")
     return values
 
 

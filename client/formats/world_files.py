@@ -44,7 +44,8 @@ def read_yaml(name: str, path: str | PathLike[str]) -> Any:
     content = Path(path).read_bytes()
     try:
         return yaml.load(content, _loader(yaml))  # a safe one
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # The parser's own errors are those of the syntax; scalars with tags, long numbers and deep lists raise others.
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise InvalidArgument.of(name, f"{fspath(path)}: expected a YAML file, got {reason}") from error
 

@@ -129,6 +129,9 @@ def test_directions_turn_into_one_another():
         ),
         ("cuboid: {a: {dims: [1, 2, 3]}, a: {dims: [1, 1, 1]}}", "expected a YAML file, got the key 'a' twice"),
         ("cuboid: [", "expected a YAML file, got while parsing"),
+        (f"cuboid: {'9' * 5000}", "expected a YAML file, got Exceeds the limit"),
+        ("cuboid: !!int 0x10", "expected a YAML file, got invalid literal"),
+        (f"cuboid: {'[' * 5000}", "expected a YAML file, got maximum recursion depth"),
     ],
 )
 def test_what_is_no_world_is_told_by_its_entry(tmp_path: Path, text: str, said: str):

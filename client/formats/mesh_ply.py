@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.formats.ply_header import CODES, PlyElement, PlyHeader
+from lumigrad.client.formats.ply_header import CODES, PADDING, PlyElement, PlyHeader
 from lumigrad.client.formats.polygons import triangles_of
 
 _CORNERS = ("vertex_indices", "vertex_index")
@@ -99,7 +99,7 @@ class _Text:
 
     def check_end(self) -> None:
         """Raises InvalidArgument if more follows the last element."""
-        if any(word.strip(b"\0") for word in self._words[self._at :]):
+        if any(word.strip(PADDING) for word in self._words[self._at :]):
             raise self._header.surplus()
 
     def _take(self, count: int) -> list[bytes]:

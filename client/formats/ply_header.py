@@ -20,8 +20,8 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 
 _LONGEST_HEADER = 1 << 20
-# Bytes of padding behind the content, and of a block in which they are looked for.
-_PADDING, _BLOCK = b"\0\t\n\r ", 1 << 20
+# Bytes of padding behind the content, among them DOS's end of a file, and of a block in which they are looked for.
+PADDING, _BLOCK = b"\0\t\n\r\x1a ", 1 << 20
 # NumPy's codes of types, whose last character is the size in bytes.
 CODES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
@@ -116,7 +116,7 @@ class PlyHeader:
         with open(self.path, "rb") as file:
             file.seek(end)
             while block := file.read(_BLOCK):
-                if block.strip(_PADDING):
+                if block.strip(PADDING):
                     raise self.surplus()
 
     def surplus(self) -> InvalidArgument:
@@ -144,7 +144,7 @@ class PlyHeader:
         """Raises InvalidArgument if a text has more lines than rows."""
         with open(self.path, "rb") as file:
             file.seek(self.length)
-            lines = sum(1 for line in file if line.strip(_PADDING))
+            lines = sum(1 for line in file if line.strip(PADDING))
         if lines > sum(element.count for element in self.elements.values()):
             raise self.surplus()
 

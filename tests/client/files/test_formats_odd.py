@@ -115,7 +115,7 @@ def test_rows_of_text_behind_what_a_header_counts_are_not_left_out(tmp_path: Pat
         Points.load(tmp_path / "points.ply")
 
 
-@pytest.mark.parametrize("padding", [b"\n", b"\0" * 512], ids=len)
+@pytest.mark.parametrize("padding", [b"\n", b"\r\n\x1a", b"\0" * 512], ids=len)
 def test_padding_behind_a_scene_is_left_out(tmp_path: Path, padding: bytes) -> None:
     rows = write(tmp_path / "scene.ply", FULL)
     with (tmp_path / "scene.ply").open("ab") as file:

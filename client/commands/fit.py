@@ -37,7 +37,7 @@ from lumigrad.client.fitting.memory import check_memory
 from lumigrad.client.fitting.outcome import Outcome
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
-from lumigrad.client.fitting.shot import Shot, divide, shots_of
+from lumigrad.client.fitting.shot import Shot, are_held_out, divide, shots_of
 from lumigrad.client.formats.scene_offset import Offset, offset_text
 from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.gaussians import Primitive
@@ -167,10 +167,11 @@ def _run(arguments: argparse.Namespace) -> int:
             (folder / _CHECKPOINT).unlink(missing_ok=True)
         trainer.close(finish=is_over)
         outcome = Outcome.of(client, scene, held_out, fitted, data.background.color)
-    report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene))
+    is_held_out = are_held_out(held_out, fitted)
+    report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene), is_held_out=is_held_out)
     duration = "" if recipe.seconds else f", {seconds:.0f} s"
     rate = f"{spent}{duration}, {report['steps_per_second']:.1f} steps/s; {len(scene):,} {recipe.noun}"
-    facts = _facts(rate, recipe, checkpoint.before, outcome.scores)
+    facts = _facts(rate, recipe, checkpoint.before, outcome.scores, is_held_out=is_held_out)
     _write_results(arguments, folder, outcome, report, facts)
     say_results(arguments, recipe, facts, outcome.scores, not is_over)
     return 0
@@ -240,29 +241,38 @@ def _write_results(
 
 
 def _report(
-    outcome: Outcome, checkpoint: Checkpoint, recipe: Recipe, first: int, done: int, seconds: float, primitives: int
+    outcome: Outcome,
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    first: int,
+    done: int,
+    seconds: float,
+    primitives: int,
+    *,
+    is_held_out: bool,
 ) -> dict[str, Any]:
-    """Returns the content of report.json for the steps from `first` to `done`."""
+    """Returns the content of report.json for the steps from `first` to `done`; scores are of held-out photographs."""
     return {
         "steps": done,
         "resumed_from": first,
         "seconds": seconds,
         "steps_per_second": (done - first) / seconds,
         "count": primitives,
-        "held_out": asdict(outcome.scores),
+        "held_out" if is_held_out else "fitted": asdict(outcome.scores),
         "begin": asdict(checkpoint.before),
         "photographs": [asdict(score) for score in outcome.photographs],
         "recipe": asdict(recipe),
     }
 
 
-def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[str, str]:
+def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores, *, is_held_out: bool) -> dict[str, str]:
     """Returns the facts of a report by name, as text."""
+    scored = "held-out photographs" if is_held_out else "fitted photographs, since none is held out"
     parts = f" (opaque parts: {after.opaque_psnr:.2f} dB)" if recipe.background.is_transparent else ""
     return {
         "fit": f"{fitting}; background: {recipe.background}",
-        "held-out photographs": f"{after}{parts}; before the fit {before}",
-        "held-out photographs, colours matched": f"{after.exposed_psnr:.2f} dB to the photographs beside each, "
+        scored: f"{after}{parts}; before the fit {before}",
+        f"{scored}, colours matched": f"{after.exposed_psnr:.2f} dB to the photographs beside each, "
         f"{after.matched_psnr:.2f} dB to each itself",
         "coordinates": offset_text(recipe.offset),
     }

@@ -15,7 +15,7 @@ from lumigrad.client.fitting.cameras import looking_away
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.memory import memory_of, size_text
 from lumigrad.client.fitting.recipe import Recipe
-from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.fitting.shot import Shot, are_held_out
 from lumigrad.client.formats.scene_offset import offset_text
 
 # If an otherwise good fit gains more than this from matched colours, the user should know.
@@ -78,7 +78,8 @@ def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], hel
     length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"
     frame = "" if recipe.offset is None else f"; coordinates: {offset_text(recipe.offset)}"
     memory = size_text(memory_of(recipe.schedule(len(fitted)).shots(fitted)))
-    planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}, {length}"
+    left = len(held_out) if are_held_out(held_out, fitted) else "none"
+    planned = f"{len(fitted)} photographs to fit, {left} held out{unused}, {length}"
     return f"{planned}; background: {recipe.background}{frame}; photographs on the worker: {memory}"
 
 

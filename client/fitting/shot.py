@@ -162,3 +162,8 @@ def divide(shots: Sequence[Shot], every: int | None, split: Split | None = None)
     if not every:
         return list(shots), list(shots)
     return [shot for index, shot in enumerate(shots) if index % every], list(shots[::every])
+
+
+def are_held_out(scored: Sequence[Shot], fitted: Sequence[Shot]) -> bool:
+    """Returns whether the scored shots were held out, which `divide` may not do: then they are the fitted ones."""
+    return {shot.name for shot in scored}.isdisjoint(shot.name for shot in fitted)

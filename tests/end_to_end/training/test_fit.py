@@ -260,6 +260,18 @@ def test_a_second_fit_replaces_the_results_of_the_first(capture: Path, tmp_path:
     assert report_of(scene)["steps"] == 4
 
 
+def test_scores_of_fitted_photographs_are_not_called_held_out(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene = tmp_path / "scene.ply"
+    options = ("--steps", "4", "--sh-degree", "0", "--strategy", "none", "--hold-out", "0")
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert " photographs to fit, none held out, 4 steps" in done.stdout
+    assert "fitted photographs, since none is held out: " in done.stdout and "held-out" not in done.stdout
+    report = report_of(scene)
+    assert "held_out" not in report and report["fitted"]["psnr"] > 0
+    assert "held-out" not in (scene.with_suffix(".fit") / "report.html").read_text()
+
+
 def test_an_object_before_white_is_fitted_and_shown_as_its_photographs_show_it(
     capture: Path, tmp_path: Path, running: WorkerProcess
 ):

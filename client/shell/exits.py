@@ -118,7 +118,7 @@ def told_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        is_own = category is UserWarning and (filename == script or Path(filename).is_relative_to(own))
+        is_own = issubclass(category, UserWarning) and (filename == script or Path(filename).is_relative_to(own))
         if is_own or issubclass(category, PrecisionWarning):
             print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
         else:

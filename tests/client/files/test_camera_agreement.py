@@ -87,6 +87,13 @@ def test_a_data_set_warns_of_cameras_that_are_probably_wrong(tmp_path: Path) -> 
         Capture.load(write(tmp_path / "wrong", folded()))
 
 
+def test_commands_say_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "wrong", folded())
+    assert main(["fit", str(folder), "-o", str(tmp_path / "scene.ply"), "--target", "localhost:1"]) != 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "probably wrong" in line]
+    assert lines and all(line.startswith("lumigrad: ") for line in lines)
+
+
 @pytest.mark.parametrize("image_id", ["1.5", "x", "9" * 30])
 def test_tracks_that_name_no_photograph_are_an_error_of_the_file(tmp_path: Path, image_id: str) -> None:
     points = write(tmp_path, cameras()) / "sparse" / "0" / "points3D.txt"

@@ -18,6 +18,8 @@ from lumigrad.client.shell.exits import USAGE
 _COLUMNS = 100
 # The column of option texts.
 _INDENT = 30
+# The beginning of argparse's error for missing arguments.
+_MISSING = "the following arguments are required"
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -52,6 +54,12 @@ class Parser(argparse.ArgumentParser):
         self.register("type", float, number)
         # Values such as -z or -0.3,0,1 count as numbers too, since they would otherwise be parsed as options.
         self._negative_number_matcher = re.compile(r"-([xyz]|\.?\d.*)$")
+        self._given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parses arguments; returns those that are unknown, too."""
+        self._given = args or ()
+        return super().parse_known_args(args, namespace)
 
     @property
     def options(self) -> dict[str, str]:
@@ -74,6 +82,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints two lines on standard error and exits with the code for wrong usage."""
+        flags = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
+        unknown = next((flag for flag in flags if flag not in self._option_string_actions), "")
+        # A required option may be missing because it is misspelt.
+        if message.startswith(_MISSING) and (suggestion := meant(unknown, self._option_string_actions)):
+            message = f"unknown option: {unknown}{suggestion}"
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
 
     def refuse_unknown(self, unknown: Sequence[str], arguments: Sequence[str]) -> NoReturn:

@@ -79,9 +79,11 @@ def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: flo
     if not len(spheres):
         return smallest
     low, high = (corner.tolist() for corner in spheres.bounds)
+    if not all(map(math.isfinite, low + high)):
+        raise InvalidArgument.of("positions", "expected finite values")
     farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
     if not math.isfinite(farthest):
-        raise InvalidArgument.of("max_depth", "has no default for positions that are not finite; pass it")
+        raise InvalidArgument.of("max_depth", "has no default for positions that are so far away; pass it")
     return max(smallest, 1.001 * farthest)
 
 

@@ -215,3 +215,10 @@ def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():
         InvalidArgument, match=r"^camera: expected opencv, inria or sensor for Gaussians, got PulsarModel"
     ):
         RenderRequest(GAUSSIANS, (Camera.pulsar([0.0] * 8, 8, 8),), True, GaussianSettings(), ("color",))
+
+
+@pytest.mark.parametrize("place", [np.nan, np.inf])
+def test_positions_that_are_not_finite_are_named_before_the_depth_that_depends_on_them(place: float) -> None:
+    spheres = Spheres([[0, 0, place]], [[1, 1, 1]], [1])
+    with pytest.raises(InvalidArgument, match=r"^positions: expected finite values"):
+        RenderRequest(spheres, (Camera.look_at((0, 0, -3), (0, 0, 0), (0, -1, 0)),), True, SphereSettings(), ("color",))

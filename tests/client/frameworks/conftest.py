@@ -1,4 +1,4 @@
-"""What operators ask of a worker."""
+"""A record of the gradients that operators ask a worker for."""
 
 from __future__ import annotations
 

@@ -9,28 +9,14 @@ import torch
 
 from lumigrad.client.compat import gsplat
 from lumigrad.client.torch import render_gaussians
+from support.torch_scene import SIZE, scene
 from support.workers.worker import WorkerProcess
-
-COUNT, SIZE = 12, {"width": 16, "height": 12}
 
 
 @pytest.fixture(autouse=True)
 def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     yield
-
-
-def scene() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "means": torch.randn(COUNT, 3, generator=generator) + torch.tensor([0, 0, 5.0]),
-        "quats": torch.randn(COUNT, 4, generator=generator),
-        "scales": torch.full((COUNT, 3), 0.3),
-        "opacities": torch.full((COUNT,), 0.5),
-        "colors": torch.rand(COUNT, 3, generator=generator),
-        "viewmats": torch.eye(4)[None],
-        "Ks": torch.tensor([[[20.0, 0, 8], [0, 20, 6], [0, 0, 1]]]),
-    }
 
 
 @pytest.mark.parametrize("packed", [None, False, True])

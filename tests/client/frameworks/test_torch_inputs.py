@@ -1,4 +1,4 @@
-"""What PyTorch's operators accept as tensors and numbers, and which of them get gradients."""
+"""Tensors and numbers in the forms that PyTorch's operators accept, and which of them get gradients."""
 
 from __future__ import annotations
 
@@ -12,28 +12,14 @@ import torch
 from lumigrad.client import Client, Cuboid, InvalidArgument
 from lumigrad.client.compat import gsplat
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_gaussians_2d, render_spheres
+from support.torch_scene import COUNT, SIZE, scene
 from support.workers.worker import WorkerProcess
-
-COUNT, SIZE = 12, {"width": 16, "height": 12}
 
 
 @pytest.fixture(autouse=True)
 def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     yield
-
-
-def scene() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "means": torch.randn(COUNT, 3, generator=generator) + torch.tensor([0, 0, 5.0]),
-        "quats": torch.randn(COUNT, 4, generator=generator),
-        "scales": torch.full((COUNT, 3), 0.3),
-        "opacities": torch.full((COUNT,), 0.5),
-        "colors": torch.rand(COUNT, 3, generator=generator),
-        "viewmats": torch.eye(4)[None],
-        "Ks": torch.tensor([[[20.0, 0, 8], [0, 20, 6], [0, 0, 1]]]),
-    }
 
 
 def gaussians(**changes: Any) -> torch.Tensor:

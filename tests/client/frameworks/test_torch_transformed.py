@@ -12,23 +12,8 @@ from torch.autograd import forward_ad
 from lumigrad.client import Client, Cuboid, InvalidArgument
 from lumigrad.client.compat.gsplat import rasterization, rasterization_2dgs
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_gaussians_2d, render_spheres
+from support.torch_scene import COUNT, SIZE, scene
 from support.workers.worker import WorkerProcess
-
-COUNT = 12
-SIZE = {"width": 16, "height": 12}
-
-
-def scene() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "means": torch.randn(COUNT, 3, generator=generator) + torch.tensor([0, 0, 5.0]),
-        "quats": torch.randn(COUNT, 4, generator=generator),
-        "scales": torch.full((COUNT, 3), 0.3),
-        "opacities": torch.full((COUNT,), 0.5),
-        "colors": torch.rand(COUNT, 3, generator=generator),
-        "viewmats": torch.eye(4)[None],
-        "Ks": torch.tensor([[[20.0, 0, 8], [0, 20, 6], [0, 0, 1]]]),
-    }
 
 
 def spheres() -> dict[str, torch.Tensor]:

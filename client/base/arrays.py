@@ -46,12 +46,18 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
 
 
 def refuse_masks(name: str, value: Any) -> None:
-    """Raises InvalidArgument for NumPy arrays with masked values, also in a list: conversions drop the masks."""
-    for part in value if isinstance(value, list | tuple) else (value,):
-        # Asked first, since importing numpy.ma takes time.
-        if isinstance(part, np.ndarray) and hasattr(part, "mask") and np.ma.is_masked(part):
-            text = f"expected values everywhere, got an array with {np.count_nonzero(part.mask)} of {part.size} masked"
-            raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
+    """Raises InvalidArgument for NumPy arrays with masked values, also in lists of any depth.
+
+    Conversions of arrays drop the masks.
+    """
+    if isinstance(value, list | tuple):
+        for part in value:
+            if not isinstance(part, float | int):
+                refuse_masks(name, part)
+    # The attribute is looked up first, since importing numpy.ma takes time.
+    elif isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
+        text = f"expected values everywhere, got an array with {np.count_nonzero(value.mask)} of {value.size} masked"
+        raise InvalidArgument.of(name, f"{text}; pass array.filled(number)")
 
 
 def _from_elsewhere(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from lumigrad.client.base.arrays import check_shape, shape_text
+from lumigrad.client.base.arrays import check_shape, refuse_masks, shape_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import refuse_scene
 from lumigrad.client.rendering.request import channels_of
@@ -35,6 +35,7 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
 
 def real(name: str, value: Any) -> Any:
     """Converts `value` to a float32 JAX array of any shape; raises InvalidArgument unless it has real numbers."""
+    refuse_masks(name, value)
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:

@@ -78,7 +78,7 @@ def mesh_distance(
     arguments = locals()
     world = surroundings(world)
     wanted = chosen(outputs, DISTANCE_OUTPUTS)
-    array = jnp.asarray(spheres)
+    array = real("spheres", spheres)
     check_rows(array.shape)
     if array.shape[-1] == 3:
         array = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)])

@@ -45,8 +45,8 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
     Tensors in lists get gradients, too.
     """
     refuse_scene(name, value)
-    refuse_masks(name, value)
     try:
+        refuse_masks(name, value)
         # PyTorch warns about read-only arrays.
         is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
         tensor = torch.as_tensor(value.copy() if is_fixed else _stacked(value))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, GaussianSettings, InvalidArgument, Mesh, Spheres, TargetImage
+from lumigrad.client.base.arrays import to_numpy
 from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
 from lumigrad.client.robots.motion import Motion
@@ -58,9 +59,15 @@ def test_masked_values_are_not_taken_for_their_data(client: Client) -> None:
         frame.backward(color=gradient)
     with pytest.raises(InvalidArgument, match=r"^color: .* masked"):
         TargetImage(gradient)
-    for several in (list(positions), tuple(positions)):
-        with pytest.raises(InvalidArgument, match=r"^positions: .* with 1 of 3 masked"):
+    singles = [[np.ma.masked if is_masked else float(value) for value, is_masked in zip(row, mask, strict=True)]
+               for row, mask in zip(positions.data, positions.mask, strict=True)]  # fmt: skip
+    for several, count in ((list(positions), 3), (tuple(positions), 3), ([tuple(row) for row in positions], 1),
+                           (singles, 1)):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=rf"^positions: .* with 1 of {count} masked"):
             Spheres(several, np.ones((2, 3)), np.ones(2))
+    rows = np.ma.masked_equal(np.eye(3), 1.0)
+    with pytest.raises(InvalidArgument, match=r"^coefficients: .* with 1 of 3 masked"):
+        to_numpy("coefficients", [[[list(rows)]], [[list(np.eye(3))]]])
     with pytest.raises(InvalidArgument, match=r"^faces: .* masked"):
         Mesh(np.eye(3), np.ma.masked_equal([[0, 1, 2]], 2))
 

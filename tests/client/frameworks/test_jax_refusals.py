@@ -18,6 +18,7 @@ import jax.numpy as jnp  # noqa: E402 - after the helpful skip
 
 from lumigrad.client import jax as functions  # noqa: E402
 
+MASKED = np.ma.masked_equal(np.eye(3), 1.0)
 REFUSED = [
     (lambda c: distances(c, jnp.ones((3, 5))), r"spheres: expected shape \[B, H, S, 4\]"),
     (lambda c: distances(c, outputs="costs"), "outputs: expected some of cost, distance"),
@@ -27,6 +28,12 @@ REFUSED = [
     (lambda c: render(c, colors=jnp.ones((30, 3), complex)), "colors: expected real numbers"),
     (lambda c: splat(c, quats=None), r"quats: expected an array of shape \[30, 4\], got None"),
     (lambda c: splat(c, means="here"), "means: expected an array, got str"),
+    (lambda c: splat(c, means=MASKED), r"^means: expected values everywhere, got an array with 3 of 9 masked"),
+    (lambda c: splat(c, means=list(MASKED)), r"^means: expected values everywhere, got an array with 1 of 3 masked"),
+    (lambda c: splat(c, means=[list(MASKED)]), r"^means: expected values everywhere, got an array with 1 of 3 masked"),
+    (lambda c: distances(c, MASKED), r"^spheres: expected values everywhere, got an array with 3 of 9 masked"),
+    (lambda c: distances(c, [list(MASKED)]), r"^spheres: expected values everywhere, got an array with 1 of 3 masked"),
+    (lambda c: distances(c, poses=[MASKED]), r"^poses: expected values everywhere, got an array with 3 of 9 masked"),
     (lambda c: splat(c, sh_degree=3), "sh_degree: expected a degree from 0 to 4 whose"),
     (lambda c: splat(c, projection="round"), 'projection: expected one of "pinhole"'),
     (lambda c: splat(c, distortion=np.ones((3, 4))), r"distortion: expected \[k\] or one row"),

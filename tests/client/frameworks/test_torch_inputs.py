@@ -105,6 +105,8 @@ def test_arrays_with_masked_values_are_refused(operator: Callable[..., torch.Ten
     masked = np.ma.masked_array(values, mask=np.arange(values.size).reshape(values.shape) == 4)
     with pytest.raises(InvalidArgument, match=rf"^{name}: expected values everywhere, got .* 1 of 36 masked"):
         operator(**{name: masked})
+    with pytest.raises(InvalidArgument, match=rf"^{name}: expected values everywhere, got .* 1 of 3 masked"):
+        operator(**{name: [list(masked.reshape(-1, 3))]})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage import spool_files
-from lumigrad.server.storage.spool_files import DamagedError, Head, PayloadFile, Trash, remove, sync_folder
+from lumigrad.server.storage.spool_files import DamagedError, Head, PayloadFile, SpoolFile, Trash, remove, sync_folder
 from lumigrad.server.storage.spool_index import LASTING, Entry, SpoolIndex, kind_of
 
 T = TypeVar("T")
@@ -79,7 +79,9 @@ class Spool:
                 self._trash.put(file.path)
         # Newest first, because the limits may be lower than before.
         for file in sorted(newest.values(), key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
-            self._take(file)
+            if not file.is_newer:
+                self._take(file)
+        self._tell_of_newer([file for file in newest.values() if file.is_newer])
         # Files that do not fit must not be found at the next start, nor have the name of a new file.
         self._trash.sync()
 
@@ -269,7 +271,7 @@ class Spool:
             self._trash.put(entry.path)
         return entry is not None
 
-    def _take(self, file: spool_files.SpoolFile) -> None:
+    def _take(self, file: SpoolFile) -> None:
         """Count a file of an earlier worker, unless it no longer fits."""
         try:
             entry = self.index.reserve(file.key, file.path, file.alias, file.nbytes)
@@ -278,6 +280,12 @@ class Spool:
             self._trash.put(file.path)
             return
         self.index.put_oldest(file.key, entry)
+
+    def _tell_of_newer(self, files: Sequence[SpoolFile]) -> None:
+        if files:
+            what = "a newer version wrote files of the spool, which stay and are not served"
+            nbytes = sum(file.nbytes for file in files)
+            logs.event(what, logging.WARNING, files=len(files), bytes=nbytes, spool=self._folder)
 
     def _head(self, key: str, entry: Entry) -> Head | None:
         return self._checked(key, entry, lambda: spool_files.read_head(entry.path))

@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-_MAGIC = b"lumigrad spool 1"
+_VERSION = 1
+_MAGIC = b"lumigrad spool %d" % _VERSION
+_ANY_VERSION = re.compile(rb"lumigrad spool ?(\d{1,4})")
 # Magic, then the byte counts of name, header and payload.
 _SIZES = struct.Struct("<16sQQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -144,7 +146,7 @@ def _head(descriptor: int) -> Head:
         raise DamagedError(f"a file of {actual} bytes has no head")
     magic, name_bytes, header_bytes, payload_bytes = _SIZES.unpack(sizes)
     if magic != _MAGIC:
-        raise DamagedError("it is not a file of a spool, or of another version")
+        raise DamagedError("it is no file of a spool")
     # Check the size before anything is allocated.
     expected = _padded(_SIZES.size + name_bytes + header_bytes + _DIGEST_BYTES) + payload_bytes + _DIGEST_BYTES
     if expected != actual:
@@ -239,7 +241,8 @@ def sync_folder(path: str) -> None:
 # The suffix of a file that is being written.
 PART = ".part"
 _LOCK = "lock"
-# The digests of a blob's name and alias, and a number that is larger for newer files.
+# The digests of a blob's name and alias, and a number that is larger for newer files. Every version of the format has
+# these names, because other files are removed.
 _FORM = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32}|0)-([0-9a-f]{16})")
 
 
@@ -251,6 +254,7 @@ class SpoolFile:
         key: OWNER/KIND/NAME of its blob; owner and name as digests.
         alias: OWNER/KIND/ALIAS in the same form; empty without an alias.
         number: A number larger than those of all earlier files.
+        is_newer: Whether a later version of this program wrote it in a format that cannot be read.
     """
 
     path: str
@@ -258,6 +262,7 @@ class SpoolFile:
     alias: str
     number: int
     nbytes: int
+    is_newer: bool
 
 
 def claimed(folder: str) -> int:
@@ -305,8 +310,17 @@ def files(folder: str, trash: Trash) -> list[SpoolFile]:
                 where = f"{owner.name}/{kind.name}"
                 alias = "" if form[2] == "0" else f"{where}/{form[2]}"
                 nbytes = entry.stat(follow_symlinks=False).st_size
-                found.append(SpoolFile(entry.path, f"{where}/{form[1]}", alias, int(form[3], 16), nbytes))
+                key, number = f"{where}/{form[1]}", int(form[3], 16)
+                found.append(SpoolFile(entry.path, key, alias, number, nbytes, _is_newer(entry.path)))
     return sorted(found, key=lambda file: file.number)
+
+
+def _is_newer(path: str) -> bool:
+    # An error that lasts is logged when the file is read.
+    with contextlib.suppress(OSError), open(_opened(path), "rb", buffering=0) as file:
+        version = _ANY_VERSION.match(file.read(_SIZES.size))
+        return version is not None and int(version[1]) > _VERSION
+    return False
 
 
 def _folders(path: str) -> Iterator[os.DirEntry[str]]:

@@ -36,6 +36,33 @@ def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
         assert np.array_equal(shown(client, scene), expected)
 
 
+def test_files_of_a_newer_version_are_left_alone_until_one_that_reads_them_is_back(tmp_path: Path) -> None:
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        scene = client.put(cloud(1000))
+        expected = shown(client, scene)
+        wait_until_written(process)
+    (path,) = files(tmp_path)
+    content = path.read_bytes()
+    newer = content.replace(b"lumigrad spool 1", b"lumigrad spool 2", 1)
+    path.write_bytes(newer)
+    named = SceneHandle(scene.scene_id, 1, scene.content_hash, "spheres", scene.count, scene.nbytes)
+    for count in range(2):
+        with spooling(tmp_path) as process, Client(process.target, retry_s=0.0) as client:
+            told = f"a newer version wrote files of the spool, which stay and are not served files=1 bytes={len(newer)}"
+            process.wait_for_log(told)
+            assert len(client.list()) == count
+            with pytest.raises(SceneNotFound):
+                client.render(named, CAMERA, max_depth=10)
+            # The same content is stored again, beside the file.
+            assert np.array_equal(shown(client, client.put(scene.scene)), expected)
+            wait_until_written(process)
+        assert path.read_bytes() == newer
+    path.write_bytes(content)
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        assert len(client.list()) == 2
+        assert np.array_equal(shown(client, named), expected)
+
+
 def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) -> None:
     # A scene of 4 MiB.
     scene = cloud(150_000)

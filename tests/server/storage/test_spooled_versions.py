@@ -135,6 +135,55 @@ def test_what_a_crash_left_unfinished_does_not_stand_in_the_way(tmp_path: Path) 
     assert payload_of(spool) == payload_of(again(spool)) == b"second"
 
 
+def newer(path: Path) -> bytes:
+    """Makes a file one of a later format, which this version cannot read; returns its content."""
+    content = path.read_bytes().replace(b"lumigrad spool 1", b"lumigrad spool 2", 1)
+    path.write_bytes(content)
+    return content
+
+
+@pytest.mark.parametrize("kind", ["scene", "training"])
+def test_no_limit_removes_files_of_a_newer_version(tmp_path: Path, kind: str) -> None:
+    spool = spool_in(tmp_path / "spool")
+    anna = spool.of_tenant("anna")
+    anna.write(kind, "one", b"", [memoryview(bytes(1000))], alias="content")
+    (path,) = Path(spool._folder).rglob("*-*-*")
+    content = newer(path)
+    spool = again(spool, limit_bytes=1500)
+    anna = spool.of_tenant("anna")
+    assert len(spool) == spool.bytes == 0
+    assert anna.read(kind, "one") is None and anna.read_alias(kind, "content") is None
+    assert not anna.touch(kind, "one") and not anna.forget(kind, "one") and not list(anna.heads(kind))
+    # A file of this version takes the room that the limit allows.
+    for name in ("two", "three"):
+        anna.write("scene", name, b"", [memoryview(bytes(1000))])
+    spool.sweep()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_of_two_versions_of_a_blob_the_newest_stands_whatever_its_format(tmp_path: Path, is_newest: bool) -> None:
+    spool = spool_in(tmp_path / "spool")
+    write(spool.of_tenant("anna"), b"first")
+    (first,) = Path(spool._folder).rglob("*-*-*")
+    if not is_newest:
+        newer(first)
+        spool = again(spool)
+        write(spool.of_tenant("anna"), b"second")
+        assert first.exists()
+        spool = again(spool)
+        assert not first.exists() and payload_of(spool) == b"second"
+        return
+    shutil.copy(first, tmp_path / first.name)
+    write(spool.of_tenant("anna"), b"second")
+    # The process ends before the first file is removed.
+    shutil.copy(tmp_path / first.name, first)
+    (second,) = (path for path in Path(spool._folder).rglob("*-*-*") if path != first)
+    newer(second)
+    spool = again(spool)
+    assert payload_of(spool) is None and second.exists() and not first.exists()
+
+
 class Halted:
     """A tenant's scenes with a spool that holds the next write until `go_on` is called."""
 

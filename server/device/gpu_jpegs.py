@@ -13,9 +13,12 @@ import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
+from lumigrad.server.core.call import Call, held
 
 # Failures in a row after which the library is not used any more: each costs as much as an image.
 _MOST_FAILURES = 100
+# Images that are encoded at the same time. Each needs memory of the device besides its pixels.
+_MOST_TOGETHER = 4
 
 
 class Encoder(Protocol):
@@ -32,28 +35,34 @@ class GpuJpegs:
         """`load` loads the library, when the first image is encoded."""
         self._load = load
         self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_MOST_TOGETHER)
         self._encoder: Encoder | None = None
         self._is_unusable = False
         # Failures since the last success.
         self._failures = 0
         self._has_warned = False
 
-    def encode(self, levels: Array, quality: int, *, are_colors_halved: bool) -> bytes | None:
-        """Encode an image, uint8 [H, W, 3]; None if the CPU has to. Only the first failure is logged."""
-        encoder = self._loaded()
+    def encode(self, levels: Array, quality: int, call: Call | None, *, are_colors_halved: bool) -> bytes | None:
+        """Encode an image, uint8 [H, W, 3]; None if the CPU has to. Only the first failure is logged.
+
+        Waits while as many other images as the device takes are encoded; raises what `Call.check` raises if the call
+        ends meanwhile.
+        """
+        encoder = self._loaded(call)
         if encoder is None:
             return None
-        try:
-            file = encoder.encode(np.ascontiguousarray(levels), quality, are_colors_halved)
-        except Exception as error:
-            self._warn(error)
-            self._count_failure()
-            return None
+        with held(self._places, call):
+            try:
+                file = encoder.encode(np.ascontiguousarray(levels), quality, are_colors_halved)
+            except Exception as error:
+                self._warn(error)
+                self._count_failure()
+                return None
         self._failures = 0
         return file
 
-    def _loaded(self) -> Encoder | None:
-        with self._lock:
+    def _loaded(self, call: Call | None) -> Encoder | None:
+        with held(self._lock, call):
             if self._encoder is None and not self._is_unusable:
                 try:
                     self._encoder = self._load()

@@ -46,10 +46,13 @@ def png_of(levels: Array) -> bytes:
     return b"".join((_SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", data), *_chunk(b"IEND", b"")))
 
 
-def jpeg_of(levels: Array, quality: int, jpegs: GpuJpegs | None = None) -> bytes:
-    """Encode an image, uint8 [H, W, 3], as JPEG, without the GIL, on the device if it can; `quality` is 1 to 100."""
+def jpeg_of(levels: Array, quality: int, jpegs: GpuJpegs | None = None, call: Call | None = None) -> bytes:
+    """Encode an image, uint8 [H, W, 3], as JPEG, without the GIL, on the device if it can; `quality` is 1 to 100.
+
+    A wait for the device ends with the call.
+    """
     are_halved = quality < _FINE_QUALITY
-    file = None if jpegs is None else jpegs.encode(levels, quality, are_colors_halved=are_halved)
+    file = None if jpegs is None else jpegs.encode(levels, quality, call, are_colors_halved=are_halved)
     if file is not None:
         return file
     return bytes(encode_jpeg(np.ascontiguousarray(levels), quality, colorsubsampling="420" if are_halved else "444"))
@@ -150,7 +153,7 @@ class ImageFormats:
         with call.times.stage("compress"):
             for view in levels:
                 call.check()
-                files.append(_file(view, entry, jpegs))
+                files.append(_file(view, entry, jpegs, call))
         encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
         return np.frombuffer(b"".join(files), np.uint8), encoded
 
@@ -202,8 +205,8 @@ def _levels(values: torch.Tensor) -> torch.Tensor:
     return levels
 
 
-def _file(levels: Array, entry: image_pb2.OutputFormat, jpegs: GpuJpegs | None) -> bytes:
+def _file(levels: Array, entry: image_pb2.OutputFormat, jpegs: GpuJpegs | None, call: Call) -> bytes:
     """Encode one view, [H, W] or [H, W, K], as a file."""
     if entry.format == _PNG:
         return png_of(levels.reshape(*levels.shape[:2], -1))
-    return jpeg_of(levels, entry.quality or _DEFAULT_QUALITY, jpegs)
+    return jpeg_of(levels, entry.quality or _DEFAULT_QUALITY, jpegs, call)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.dtypes import Array
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import UnknownNameError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.gpu_jpegs import GpuJpegs
@@ -53,8 +54,8 @@ class PictureStyle:
         percent = quality * 100 if quality <= 1.0 else quality
         return PictureStyle(_KNOWN[number], max(1, round(percent)) if quality else _DEFAULT_QUALITY, mask)
 
-    def encode(self, levels: Array, catalog: Catalog, jpegs: GpuJpegs | None) -> bytes:
-        """Encode a render, uint8 [H, W, 3]; `jpegs` is the device's encoder."""
+    def encode(self, levels: Array, catalog: Catalog, jpegs: GpuJpegs | None, call: Call | None) -> bytes:
+        """Encode a render, uint8 [H, W, 3]; `jpegs` is the device's encoder, and a wait for it ends with the call."""
         if self.mask is not None:
             image = Image.fromarray(levels)
             mask = catalog.mask(self.mask, image.width, image.height)
@@ -62,7 +63,7 @@ class PictureStyle:
             levels = np.asarray(image)
         if self.image_format == _PLANAR:
             return np.ascontiguousarray(levels.transpose(2, 0, 1)).tobytes()
-        return png_of(levels) if self.image_format == _PNG else jpeg_of(levels, self.quality, jpegs)
+        return png_of(levels) if self.image_format == _PNG else jpeg_of(levels, self.quality, jpegs, call)
 
 
 def _name(number: int) -> str | int:

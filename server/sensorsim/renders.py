@@ -134,17 +134,17 @@ class FrameRenderer:
         )
         with call.times.stage("compress"):
             views = list(zip(*(result.outputs[name] for name in plan.outputs), strict=True))
-            return dict(zip(launch.frames, self._encoded(launch.frames, views, runtime.jpegs), strict=True))
+            return dict(zip(launch.frames, self._encoded(launch.frames, views, runtime.jpegs, call), strict=True))
 
     def _encoded(
-        self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]], jpegs: GpuJpegs | None
+        self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]], jpegs: GpuJpegs | None, call: Call
     ) -> list[bytes]:
         """Encode files and points, on the call's own threads: on shared threads, calls would wait for each other."""
 
         def encode(frame: DriveFrame, view: tuple[Array, ...]) -> bytes:
             if isinstance(frame.style, str):
                 return points_of(frame.style, *view)
-            return frame.style.encode(view[0], self._catalog, jpegs)
+            return frame.style.encode(view[0], self._catalog, jpegs, call)
 
         if len(frames) == 1:
             return [encode(frames[0], views[0])]

@@ -26,6 +26,7 @@ from support.calls.raw_frames import RawFrames
 from support.calls.repeats import GENERAL_PATH, TELL_OF_GENERAL_PATH
 from support.driving.scenes import FRONT, WIDE, frame, street
 from support.driving.stubs import JPEG, PLANAR, DrivingClient
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 WARNING = "nvJPEG has failed; the CPU encodes JPEG files instead"
@@ -172,9 +173,15 @@ def test_pictures_of_simulators(library: Path, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(file.levels.transpose(2, 0, 1).reshape(3, -1), levels_of(camera))
 
 
-def test_calls_that_end_leave_no_state_behind(client: RawClient, hold: Path) -> None:
+def test_calls_that_end_leave_no_state_behind(process: WorkerProcess, client: RawClient, hold: Path) -> None:
     spec = stored(client, "gaussians")
     levels = client.render(spec, formats=UINT8)
+
+    def ended() -> float:
+        code = grpc.StatusCode.DEADLINE_EXCEEDED.name
+        return process.metric("lumigrad_calls_total", method="RenderService.Render", code=code)
+
+    before = ended()
     hold.touch()
     try:
         with ThreadPoolExecutor(3 * MOST) as threads:
@@ -183,6 +190,9 @@ def test_calls_that_end_leave_no_state_behind(client: RawClient, hold: Path) -> 
                 for _ in range(3 * MOST)
             ]
             assert {each.result().code() for each in late} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        # Calls that wait for an encoder end on the worker, too, although none becomes free.
+        wait_until(lambda: ended() >= before + 2 * MOST, "the end of calls that wait for an encoder", 60.0)
+        assert process.metric("lumigrad_calls_in_progress") == MOST
     finally:
         hold.unlink()
     with ThreadPoolExecutor(2 * MOST) as threads:

@@ -9,6 +9,7 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library
@@ -21,14 +22,17 @@ import torch
 from PIL import Image
 
 from lumigrad.kernels import _native
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import CancelledError, DeadlineError
 from lumigrad.server.device.gpu_jpegs import GpuJpegs, library_path
 from lumigrad.server.engines.images import jpeg_of
 from support.backends import emulation
 from support.backends.nvjpeg import Control, StandInFile, build
+from support.models.account_machine import Caller
 from support.workers.slow_render import wait_until
 
 NATIVE = Path(__file__).parents[3] / "kernels" / "native"
-# The images that are encoded at the same time, as jpeg.cpp has it.
+# The images that are encoded at the same time, as gpu_jpegs.py has it.
 MOST = 4
 WARNING = "nvJPEG has failed; the CPU encodes JPEG files instead"
 # Functions that are called once, and for each image.
@@ -211,6 +215,39 @@ def test_few_images_at_a_time_and_each_its_own(jpegs: GpuJpegs, control: Control
     assert control.most_together <= MOST
 
 
+def late_call() -> Call:
+    return Call("Test.Call", Caller(), deadline=time.monotonic() + 0.2)
+
+
+def cancelled_call() -> Call:
+    call = Call("Test.Call", Caller())
+    call.cancel("the caller has left")
+    return call
+
+
+@pytest.mark.parametrize(("made", "error"), [(late_call, DeadlineError), (cancelled_call, CancelledError)])
+def test_images_of_calls_that_end_do_not_wait_for_others(
+    jpegs: GpuJpegs, control: Control, made: Callable[[], Call], error: type[Exception]
+) -> None:
+    levels = picture()
+    control.hold(True)
+    with ThreadPoolExecutor(MOST) as threads:
+        files = [threads.submit(jpeg_of, levels, 75, jpegs, Call("Test.Call", Caller())) for _ in range(MOST)]
+        try:
+            wait_until(lambda: control.alive[Control.STATE] == MOST)
+            for _ in range(2):
+                with pytest.raises(error):
+                    jpeg_of(levels, 75, jpegs, made())
+            assert not any(file.done() for file in files)
+        finally:
+            control.hold(False)
+        for file in files:
+            np.testing.assert_array_equal(StandInFile.of(file.result()).levels, levels)
+        # No place was lost.
+        again = [threads.submit(jpeg_of, levels, 75, jpegs, Call("Test.Call", Caller())) for _ in range(3 * MOST)]
+        assert all(StandInFile.of(file.result()).quality == 75 for file in again)
+
+
 def test_failures_beside_other_images(jpegs: GpuJpegs, control: Control) -> None:
     control.fail("nvjpegEncodeImage", 25)
     pictures = [picture(20 + seed, seed=seed) for seed in range(100)]
@@ -343,7 +380,9 @@ def test_files_of_a_gpu_are_as_good_as_those_of_the_cpu(quality: int, warnings: 
         return float(10 * np.log10(255.0**2 / np.mean(error**2))), sampling
 
     with ThreadPoolExecutor(8) as threads:
-        files = list(threads.map(lambda _: jpegs.encode(levels, quality, are_colors_halved=quality < 90), range(32)))
+        files = list(
+            threads.map(lambda _: jpegs.encode(levels, quality, None, are_colors_halved=quality < 90), range(32))
+        )
     noise_of_cpu, sampling_of_cpu = shown(jpeg_of(levels, quality))
     for file in files:
         assert file is not None, warnings()

@@ -102,7 +102,7 @@ def test_files_are_encoded_without_the_gil(encode: Callable[[np.ndarray], bytes]
 def test_pictures_of_simulators_are_encoded_without_the_gil(image_format: int) -> None:
     levels, mask = picture(3), Image.fromarray(picture(4), "RGBA")
     style, catalog = PictureStyle(image_format, 95, ("front", "rig")), mock.Mock(mask=lambda *_: mask)
-    assert held(lambda: style.encode(levels, catalog, None), enough=_MOST) <= _MOST
+    assert held(lambda: style.encode(levels, catalog, None, None), enough=_MOST) <= _MOST
 
 
 @pytest.mark.parametrize(("quality", "blocks"), [(100, (1, 1)), (90, (1, 1)), (89, (2, 2)), (1, (2, 2))])

@@ -133,7 +133,7 @@ int nvjpegEncodeImage(Handle* handle, State* state, Parameters* parameters, cons
   const int together = ++encoding;
   int most = most_encoding;
   while (together > most && !atomic_compare_exchange_weak(&most_encoding, &most, together));
-  for (int i = 0; is_held() && i < 10000; ++i) usleep(1000);
+  for (int i = 0; is_held() && i < 100000; ++i) usleep(1000);
   const int32_t told[5] = {width, height, parameters->quality, parameters->sampling, format};
   const size_t bytes = source->pitch[0] * height;
   state->length = 2 + sizeof(told) + bytes;

@@ -66,7 +66,7 @@ class Control:
         self._library.stand_in_fail(function.encode(), count)
 
     def hold(self, hold: bool) -> None:
-        """Have encoders wait, for ten seconds at the most."""
+        """Have encoders wait, for a hundred seconds at the most."""
         self._library.stand_in_hold(int(hold))
 
     @property

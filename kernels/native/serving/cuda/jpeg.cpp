@@ -41,8 +41,8 @@ namespace {
 
 using nvjpeg::require;
 
-// Images that are encoded at the same time. Each needs memory of the device besides its pixels.
-constexpr std::size_t kMostSlots = 4;
+// Slots that are kept for further images.
+constexpr std::size_t kMostIdle = 4;
 
 // An object of the library.
 using Object = std::unique_ptr<void, int (*)(void*)>;
@@ -130,7 +130,7 @@ class JpegEncoder::Slot {
 
 JpegEncoder::JpegEncoder(const std::string& path, int device)
     : functions_(nvjpeg::load(path)), device_(device), handle_(nullptr, functions_.destroy) {
-  idle_.reserve(kMostSlots);
+  idle_.reserve(kMostIdle);
   const DeviceGuard guard(device_);
   void* made = nullptr;
   require(functions_.create(&made), "nvjpegCreateSimple");
@@ -143,23 +143,15 @@ std::string JpegEncoder::encode(const std::uint8_t* levels, int height, int widt
                                 bool are_colors_halved) {
   const DeviceGuard guard(device_);
   std::unique_ptr<Slot> slot = take();
-  try {
-    if (slot == nullptr) slot = std::make_unique<Slot>(functions_, handle_.get());
-    std::string file = slot->encode(levels, height, width, quality, are_colors_halved);
-    give(std::move(slot));
-    return file;
-  } catch (...) {
-    // Another image begins anew, with a slot that has not failed.
-    slot.reset();
-    give(nullptr);
-    throw;
-  }
+  if (slot == nullptr) slot = std::make_unique<Slot>(functions_, handle_.get());
+  // A slot that fails is given to no other image.
+  std::string file = slot->encode(levels, height, width, quality, are_colors_halved);
+  give(std::move(slot));
+  return file;
 }
 
 std::unique_ptr<JpegEncoder::Slot> JpegEncoder::take() {
-  std::unique_lock lock(mutex_);
-  given_.wait(lock, [&] { return busy_ < kMostSlots; });
-  ++busy_;
+  const std::lock_guard lock(mutex_);
   if (idle_.empty()) return nullptr;
   std::unique_ptr<Slot> slot = std::move(idle_.back());
   idle_.pop_back();
@@ -167,12 +159,8 @@ std::unique_ptr<JpegEncoder::Slot> JpegEncoder::take() {
 }
 
 void JpegEncoder::give(std::unique_ptr<Slot> slot) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    --busy_;
-    if (slot != nullptr) idle_.push_back(std::move(slot));
-  }
-  given_.notify_one();
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < kMostIdle) idle_.push_back(std::move(slot));
 }
 
 }  // namespace lumigrad::serving

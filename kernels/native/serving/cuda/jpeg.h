@@ -1,7 +1,6 @@
 // JPEG files that a CUDA device encodes, by nvJPEG.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,24 +24,22 @@ class JpegEncoder {
   JpegEncoder& operator=(const JpegEncoder&) = delete;
   ~JpegEncoder();
 
-  // Returns the file of an image, [height, width, 3]; waits while as many others as the device takes are encoded. A
-  // failure has no effect on other images.
+  // Returns the file of an image, [height, width, 3]. A failure has no effect on other images. Callers limit how many
+  // they encode at the same time.
   std::string encode(const std::uint8_t* levels, int height, int width, int quality, bool are_colors_halved);
 
  private:
   // The state for one image at a time.
   class Slot;
 
+  // Returns an idle slot, or null if there is none.
   std::unique_ptr<Slot> take();
-  // Returns a slot for others to use, or null if it has failed.
   void give(std::unique_ptr<Slot> slot) noexcept;
 
   const nvjpeg::Functions functions_;
   const int device_;
   std::unique_ptr<void, int (*)(void*)> handle_;
   std::mutex mutex_;
-  std::condition_variable given_;
-  std::size_t busy_ = 0;
   std::vector<std::unique_ptr<Slot>> idle_;
 };
 

@@ -85,6 +85,11 @@ class RenderSettings(Settings):
         return made(cls, {**settings.values(), **changes}) if changes else settings
 
     @classmethod
+    def among(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of some arguments that are fields of these settings; `from_fields` refuses the others."""
+        return {name: value for name, value in given.items() if name in cls.names()}
+
+    @classmethod
     def _unknown(cls, name: str) -> InvalidArgument:
         for other in RenderSettings.__subclasses__():
             if name in other.names():

@@ -183,7 +183,7 @@ def render_gaussians(
         rendered.color.mean().backward()
         viewmats.grad  # [1, 4, 4]
     """
-    refuse_gradients(**fields, distortion=distortion)
+    refuse_gradients(**GaussianSettings.among(fields), distortion=distortion)
     chosen_settings = GaussianSettings.from_fields(settings, fields)
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     transforms = transforms or chosen_settings.transforms

@@ -111,7 +111,7 @@ def render_spheres(
         rendered.color.mean().backward()
     """
     check_stored(scene, "spheres")
-    refuse_gradients(**fields)
+    refuse_gradients(**SphereSettings.among(fields))
     if is_number(background):
         settings, background = SphereSettings.from_fields(settings, {"background": background}), None
     camera = cam_params if isinstance(cam_params, Camera) else None

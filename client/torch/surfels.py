@@ -134,7 +134,7 @@ def render_gaussians_2d(
         rendered.normals  # [1, H, W, 3]
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
-    refuse_gradients(**fields)
+    refuse_gradients(**GaussianSettings.among(fields))
     chosen_settings = GaussianSettings.from_fields(settings, fields)
     if chosen_settings.primitive == "volume":
         raise InvalidArgument.of("primitive", 'expected "surfel" or none, got "volume"; render_gaussians draws those')

@@ -128,6 +128,14 @@ def test_numbers_without_a_gradient_must_not_require_one(operator: Callable[...,
         assert torch.equal(operator(**{name: number}, **more), detached)
 
 
+@pytest.mark.parametrize("operator", [gaussians, surfels, spheres])
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_name_that_no_argument_has_is_refused_as_one(operator: Callable[..., torch.Tensor], is_trained: bool):
+    value = torch.zeros(1, 3, requires_grad=is_trained)
+    with pytest.raises(InvalidArgument, match=r"^backgrounds: expected a field of (Gaussian|Sphere)Settings: "):
+        operator(backgrounds=value)
+
+
 def test_coefficients_without_a_gradient_must_not_require_one():
     with pytest.raises(InvalidArgument, match=r"^distortion: expected .* requires no gradient"):
         gaussians(distortion=torch.zeros(4, requires_grad=True))

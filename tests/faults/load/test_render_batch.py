@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +14,8 @@ import grpc
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.driving.scenes import frame, street
+from support.driving.stubs import DrivingClient
 from support.workers.slow_render import wait_for, wait_for_work
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker, worker_fixture
@@ -95,40 +100,71 @@ def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None
     assert process.metric("lumigrad_batch_views_count") == before
 
 
+@contextmanager
+def full_queue(process: WorkerProcess, channel: grpc.Channel) -> Iterator[threading.Event]:
+    """Calls that fill the queue from when the event is set to the end of the block."""
+    client = RawClient("", channel=channel)
+    item, begins, has_ended, refused = slow_items(client, 1)[0], threading.Event(), threading.Event(), []
+
+    def fill() -> None:
+        begins.wait(60)
+        while not has_ended.is_set():
+            try:
+                client.render(item.spec, timeout=60)
+            except grpc.RpcError as error:
+                refused.append(error.code())
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=fill) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield begins
+    finally:
+        has_ended.set()
+        begins.set()
+        for thread in threads:
+            thread.join(60)
+    assert Code.RESOURCE_EXHAUSTED in refused, "the queue was never full"
+
+
+FULL = ("--queue-size", "1", "--batch-views", "1")
+
+
 def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
     """The batch waits instead of failing, which would lose its rendered items."""
-    with worker("--device", "cpu", "--queue-size", "1", "--batch-views", "1") as process, process.channel() as channel:
+    with worker("--device", "cpu", *FULL) as process, process.channel() as channel:
         client = RawClient("", channel=channel)
-        items, has_ended, refused = slow_items(client, 24), threading.Event(), []
-
-        def fill() -> None:
-            while not has_ended.is_set():
-                try:
-                    client.render(items[0].spec, timeout=60)
-                except grpc.RpcError as error:
-                    refused.append(error.code())
-                    time.sleep(0.001)
-
-        threads = [threading.Thread(target=fill) for _ in range(12)]
-        try:
-            batch = begun_batch(client, items, threads)
-        finally:
-            has_ended.set()
-            for thread in threads:
-                thread.join(60)
-        assert Code.RESOURCE_EXHAUSTED in refused, "the queue was never full"
+        items = slow_items(client, 24)
+        with full_queue(process, channel) as begins:
+            batch = begun_batch(lambda: client.render_batch(*items, timeout=120), begins)
         assert [item.status.code for item in batch.items] == [0] * len(items)
 
 
-def begun_batch(client: RawClient, items: list[render_pb2.RenderItem], others: list[threading.Thread]) -> Any:
-    """The reply to a batch while `others`, once it has begun, make calls."""
+def test_a_batch_of_a_driving_simulator_waits_for_places_too(tmp_path: Path) -> None:
+    options = (*FULL, "--sensorsim", str(street(tmp_path).folder), "--sensorsim-preload")
+    with (
+        worker("--device", "cpu", *options) as process,
+        process.channel() as channel,
+        DrivingClient(process.target) as simulator,
+    ):
+        # Frames of different times are launches of their own.
+        times = range(1_500_000, 1_500_024)
+        frames = [frame(frame_start_us=time, frame_end_us=time, resolution_w=640, resolution_h=480) for time in times]
+        items = [{"camera_name": str(number), "request": request} for number, request in enumerate(frames)]
+        with full_queue(process, channel) as begins:
+            batch = begun_batch(lambda: simulator.call("batch_render_rgb", items=items, timeout=120), begins)
+        assert [item.success for item in batch.items] == [True] * len(items)
+
+
+def begun_batch(ask: Callable[[], Any], begins: threading.Event) -> Any:
+    """The reply to a batch while others, once it has begun, make calls."""
     replies: list[Any] = []
-    asking = threading.Thread(target=lambda: replies.append(client.render_batch(*items, timeout=120)))
+    asking = threading.Thread(target=lambda: replies.append(ask()))
     asking.start()
     # The first item gets a place, since the queue is empty.
     time.sleep(0.05)
-    for thread in others:
-        thread.start()
+    begins.set()
     asking.join(120)
     assert replies, "the batch failed"
     return replies[0]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2
 
@@ -35,6 +39,11 @@ def assert_goes_on(
     retries = process.log.count(RETRIES)
     spoil()
     kill_worker(process)
+    assert_serves_again(process, client, retries, mend)
+
+
+def assert_serves_again(process: WorkerProcess, client: Client, retries: int, mend: Callable[[], object]) -> None:
+    """Mend what keeps the killed worker from starting after some restarts have failed."""
     process.wait_for_log(RETRIES, count=retries + 2)
     assert process.process.poll() is None
     mend()
@@ -69,6 +78,67 @@ def test_a_certificate_that_is_being_replaced_only_delays_a_restart(tmp_path: Pa
         assert_goes_on(
             process, client, lambda: own.key.write_bytes(other.key.read_bytes()), lambda: own.key.write_bytes(key)
         )
+
+
+def test_a_port_that_another_process_has_for_a_while_only_delays_a_restart(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    before = (
+        *QUICK,
+        "import os, time",
+        "record_exit = slot.Slot.record_exit",
+        "def after_others(self, *arguments, **named):",
+        "    until = time.monotonic() + 60",
+        f"    while not os.path.exists({str(taken)!r}) and time.monotonic() < until: time.sleep(0.01)",
+        "    record_exit(self, *arguments, **named)",
+        "slot.Slot.record_exit = after_others",
+    )
+    with (
+        worker("--device", "cpu", supervised=True, before=before) as process,
+        Client(process.target, retry_s=60) as client,
+        socket.socket() as held,
+    ):
+        assert client.info().version
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def is_taken() -> bool:
+            with suppress(OSError):
+                held.bind(("127.0.0.1", process.metrics_port))
+                held.listen()
+                return True
+            return False
+
+        assert not is_taken()
+        kill_worker(process)
+        wait_until(is_taken, "the port that the worker had")
+        taken.touch()
+        assert_serves_again(process, client, 0, held.close)
+
+
+def test_a_worker_that_does_not_end_when_it_is_killed_keeps_no_other_from_being_replaced() -> None:
+    # A driver holds such a process in the kernel.
+    before = (
+        "import signal",
+        "from lumigrad.server.process.child import WorkerProcess",
+        "send = WorkerProcess._send_signal",
+        "def send_all_but_kill(self, number):",
+        "    if number != signal.SIGKILL: send(self, number)",
+        "WorkerProcess._send_signal = send_all_but_kill",
+    )
+    with worker("--device", "cpu,cpu", "--hang-seconds", "3", supervised=True, before=before) as process:
+        process.wait_for_log(" serving ", count=2)
+        stuck, other = (int(pid) for pid in re.findall(r"worker started .*pid=(\d+)", process.log))
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            process.wait_for_log("the worker does not respond: killing it")
+            for restarts in (1, 2):
+                os.kill(other, signal.SIGKILL)
+                process.wait_for_log(f"restarts={restarts}")
+                process.wait_for_log(" serving ", count=2 + restarts)
+                other = process.worker_pid
+            assert psutil.Process(stuck).status() == psutil.STATUS_STOPPED
+        finally:
+            os.kill(stuck, signal.SIGKILL)
+        process.wait_for_log(" serving ", count=5)
 
 
 def test_an_invalid_configuration_at_the_first_start_ends_the_service(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Gaussians
+from lumigrad.client.errors import DeadlineExceeded
 from lumigrad.client.transport import lane as lanes
 from lumigrad.client.transport.lane import Lane, LaneFailed
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker
@@ -81,6 +83,26 @@ def test_a_training_outlasts_a_worker_that_stands_still(process: WorkerProcess) 
                     batch.apply(color=np.ones_like(batch.color), alpha=np.ones_like(batch.alpha))
                 fitted.append(trainer.scene().means)
     np.testing.assert_allclose(fitted[0], fitted[1], atol=1e-5)
+
+
+def test_a_training_is_waited_for_as_long_as_its_client_says(process: WorkerProcess) -> None:
+    camera = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
+    with Client(process.target) as patient, Client(process.target, timeout_s=1.0) as hasty:
+        scene = patient.put(post())
+        with patient.trainer(scene, [camera]) as begun:
+            lease = begun.training_id, begun.lease
+            begun.close(finish=False)
+        process.signal(signal.SIGSTOP)
+        try:
+            for begin in (lambda: hasty.trainer(scene, [camera]), lambda: hasty.resume_trainer(*lease)):
+                started = time.monotonic()
+                with pytest.raises(DeadlineExceeded, match="within 1 s"):
+                    begin()
+                # Its own time-out would be a minute.
+                assert time.monotonic() - started < 30.0
+        finally:
+            process.signal(signal.SIGCONT)
+        patient.resume_trainer(*lease).close()
 
 
 def test_a_late_grant_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,20 @@ def test_an_update_counts_what_it_copies() -> None:
         assert after.copied_bytes(["c"]) == 0 or len(names) > 1
 
 
+def test_an_update_whose_copies_find_no_memory_changes_nothing() -> None:
+    sizes = ("--scene-mib", "32", "--max-payload-mib", "32", "--transit-mib", "64", "--lane-mib", "0")
+    with worker("--device", "cpu", "--device-memory-mib", "48", *sizes) as process, RawClient(process.target) as client:
+        cloud = sphere_cloud(1_000_000)
+        scene = client.put(cloud).scene
+        # The update has 4 MB, and the tensors that share its buffer have 24 MB.
+        error = failure(lambda: client.update(scene.scene_id, 1, {"radii": cloud["radii"] * 2}))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        short = detail(error, errors_pb2.DeviceMemoryShort)
+        assert short.asked_bytes == scene.bytes > short.available_bytes
+        (listed,) = client.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes
+        assert listed == scene and process.metric("lumigrad_predicted_bytes") == 0
+
+
 def pages_of(list_scenes: Any, page_size: int) -> list[list[str]]:
     """Returns the scene ids of each page of a list."""
     pages, token = [], ""

@@ -86,6 +86,7 @@ def test_a_tenant_whose_uploads_stand_still_leaves_half_of_the_places(process: W
         wait_for(process, "lumigrad_calls_in_progress", PLACES - 8)
         assert answered(clients["other"], 20) == {Code.OK: 20}
         assert held.held == PLACES // 2
+        assert process.health() == 1
         held.close()
         own.close()
         wait_for(process, "lumigrad_calls_in_progress", 0)

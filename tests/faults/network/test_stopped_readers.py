@@ -147,6 +147,7 @@ def test_a_reply_that_nobody_takes_holds_memory_for_as_long_as_a_reader_may_stop
     try:
         process.wait_for_log("method=SceneService.Put code=OK")
         wait_for(process, "lumigrad_calls_in_progress", 0)
+        assert process.health() == 1
         process.wait_for_log("did not take the end of the reply in 1.5 s (--stall-seconds)", seconds=30)
         wait_for(process, "lumigrad_transit_bytes", 0)
     finally:

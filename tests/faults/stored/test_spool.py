@@ -125,9 +125,11 @@ def test_an_update_is_in_the_spool_when_its_reply_comes(process: WorkerProcess, 
 def test_scenes_that_come_faster_than_the_disk_are_all_there(tmp_path: Path) -> None:
     # 8 KiB each, besides their tensors: fewer than 128 fit into memory.
     options = ("--scene-mib", "1", "--max-payload-mib", "1", "--transit-mib", "64")
-    with spooling(tmp_path, *options) as process, Client(process.target, retry_s=30) as client:
+    # On a busy disk, a call waits long for its turn to be written.
+    with spooling(tmp_path, *options) as process, Client(process.target, retry_s=30, timeout_s=300) as client:
         with ThreadPoolExecutor(8) as pool:
             ids = list(pool.map(lambda seed: client.put(cloud(20 + seed)).scene_id, range(240)))
+            assert process.health() == 1
         for scene_id in ids:
             assert client.get(scene_id).version == 1
         wait_until_written(process)

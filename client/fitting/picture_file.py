@@ -42,6 +42,10 @@ _MOST_16 = (1 << 16) - 1
 _LEAST_16 = 1 << 12
 # Masks have levels up to 255, unless these are labels. The colours of grey pixels differ by less than the last number.
 _LARGEST_LABEL, _COLORED = 127, 32
+# Formats whose levels are not exactly those that were saved, and the side of the squares that they encode as a whole.
+_LOSSY, _SQUARE = ("JPEG", "MPO", "JPEG2000", "WEBP", "HEIF", "AVIF"), 16
+# At most so many colours of labels, and levels of grey ones, are in a picture.
+_MOST_COLORS, _MOST_LABELS = 256, 32
 _UNREADABLE = {
     **dict.fromkeys((".heic", ".heif"), "HEIC needs the package pillow-heif; install it, or convert it to JPEG or PNG"),
     **dict.fromkeys(
@@ -136,14 +140,17 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
     """Reads a mask [H, W] uint8, which must not be 0 everywhere; the arguments are those of `read_picture`."""
     image: Any = require("PIL.Image", "fit", "reading masks")
     with _opened(path) as picture:
+        is_exact = picture.format not in _LOSSY
         if picture.mode in _DEEP_MODES:
             levels = _levels(_deep_pixels(picture), path, is_mask=True)
         elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
-            levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
+            levels = _of_alpha(_decoded(picture).convert("RGBA"), path, is_exact)
         elif picture.mode in _GREY_MODES:
             levels = np.asarray(_decoded(picture).convert("L"))
         else:
-            levels = _of_colors(np.asarray(_decoded(picture).convert("RGB")))
+            levels = _of_colors(_decoded(picture).convert("RGB"), path, is_exact)
+        if is_exact:
+            _check_weights(levels, path)
         turned = _turned(image.fromarray(levels), orientation)
         mask = np.asarray(turned.resize(size, image.Resampling.NEAREST), np.uint8)
     if not mask.any():
@@ -156,31 +163,75 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
     return np.asarray(np.where(mask > 0, 255, mask), np.uint8) if mask.max() <= _LARGEST_LABEL else mask
 
 
-def _of_colors(pixels: Array) -> Array:
-    """Returns the levels of a mask [H, W, 3]: those of grey pixels; with other colours, which are labels, 0 and 255."""
+def _of_colors(picture: Any, path: Path, is_exact: bool) -> Array:
+    """Returns the levels of a mask [H, W]: those of grey pixels; with other colours, which are labels, 0 and 255."""
     # A maximum over the last axis takes several times as long.
-    red, green, blue = np.moveaxis(pixels, -1, 0)
+    red, green, blue = np.moveaxis(np.asarray(picture), -1, 0)
     most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    if most.max(initial=0) <= _LARGEST_LABEL and is_exact:
+        return np.asarray(most)
     if (most - least).max(initial=0) <= _COLORED:
-        image: Any = require("PIL.Image", "fit", "reading masks")
-        return np.asarray(image.fromarray(pixels).convert("L"))
-    # A JPEG's black is not always 0.
+        return np.asarray(picture.convert("L"))
+    if is_exact and picture.getcolors(_MOST_COLORS) is not None:
+        return np.asarray(np.where(most > 0, 255, 0), np.uint8)
+    _check_bright(most, path)
+    # The black of a JPEG, and of what was made from one, is not always 0.
     return np.asarray(np.where(most > _COLORED, 255, 0), np.uint8)
 
 
-def _of_alpha(pixels: Array, path: Path) -> Array:
-    """Returns the levels of a mask [H, W, 4], which are in its colours or in its alpha."""
+def _of_alpha(picture: Any, path: Path, is_exact: bool) -> Array:
+    """Returns the levels [H, W] of a mask with transparency, which are in its colours or in its alpha."""
+    pixels = np.asarray(picture)
     alpha, grey = pixels[..., 3], pixels[..., :3].max(axis=-1)
     seen = grey[alpha > 0]
     if seen.size == 0 or (seen.min() == seen.max() and seen.max() > 0):
         return np.ascontiguousarray(alpha)
     if alpha.min() == 255:
-        return _of_colors(np.ascontiguousarray(pixels[..., :3]))
+        return _of_colors(picture.convert("RGB"), path, is_exact)
     raise malformed(
         path,
         "expected a mask in its colours or in its transparency, got both; save it in grey, black where the photograph "
         "is ignored",
     )
+
+
+def _check_bright(most: Array, path: Path) -> None:
+    """Raises InvalidArgument for a label that cannot be told from a black that compression has changed.
+
+    Args:
+        most: [H, W] the largest of each pixel's three levels.
+        path: the mask's file.
+    """
+    rows, columns = (side // _SQUARE for side in most.shape)
+    squares = most[: rows * _SQUARE, : columns * _SQUARE].reshape(rows, _SQUARE, columns, _SQUARE)
+    least, largest = squares.min(axis=(1, 3)), squares.max(axis=(1, 3))
+    # What is all black in a square stays nearly so, and the traces of a label's edge come with the label.
+    if ((least > _COLORED // 4) & (largest <= _COLORED)).any():
+        raise malformed(
+            path,
+            f"expected labels of colours with a level above {_COLORED}, got a darker area, which may be a label or the "
+            "black of a compressed picture; save it as PNG with exact colours, or in black and white",
+        )
+
+
+def _check_weights(levels: Array, path: Path) -> None:
+    """Raises InvalidArgument for numbers of things among which some are so large that they would pass for weights."""
+    image: Any = require("PIL.Image", "fit", "reading masks")
+    counted = image.fromarray(levels).getcolors(_MOST_LABELS)
+    if levels.max(initial=0) <= _LARGEST_LABEL or counted is None:
+        return
+    low = sorted(level for _, level in counted if 0 < level <= _COLORED)
+    if not low:
+        return
+    # The levels of a smoothed edge do not fill areas.
+    corner = levels[:-1, :-1]
+    is_flat = (corner == levels[1:, :-1]) & (corner == levels[:-1, 1:]) & (corner == levels[1:, 1:])
+    if np.isin(corner[is_flat], low).any():
+        raise malformed(
+            path,
+            f"expected weights from 0 (ignored) to 255, or numbers of things up to {_LARGEST_LABEL}, got areas of "
+            f"{', '.join(map(str, low))} beside {levels.max()}, which may be either; save it in black and white",
+        )
 
 
 def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:

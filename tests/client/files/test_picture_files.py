@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from lumigrad.client import Camera, InvalidArgument
 from lumigrad.client.datasets import Capture, View
@@ -263,6 +263,11 @@ LABELS = MASK // 255 * np.where(np.arange(WIDTH) < 8, 1, 2).astype(np.uint8)
 COLOURS = (LABELS[..., None] == (1, 2, 9)) * np.uint8(128)
 
 
+# The first label is as dark as number 64 of the palette of PASCAL VOC, the second even darker.
+DARK = (LABELS[..., None] == (1, 2, 9)) * np.array([32, 4, 0], np.uint8)
+MIXED = np.where(LABELS[..., None] == 2, COLOURS, DARK)
+
+
 def of_alpha(path: Path, color: int) -> None:
     Image.fromarray(np.dstack([np.full((HEIGHT, WIDTH, 3), color, np.uint8), MASK]), "RGBA").save(path)
 
@@ -282,6 +287,10 @@ def of_alpha(path: Path, color: int) -> None:
         ("labels.png", lambda path: Image.fromarray(LABELS).save(path)),
         ("colours.png", lambda path: Image.fromarray(COLOURS).save(path)),
         ("colours.jpg", lambda path: Image.fromarray(COLOURS).save(path, quality=95, subsampling=0)),
+        ("dark.png", lambda path: Image.fromarray(DARK).save(path)),
+        ("dark_and_bright.png", lambda path: Image.fromarray(MIXED).save(path)),
+        ("dark_palette.png", lambda path: Image.fromarray(DARK).convert("P", palette=1).save(path)),
+        ("clear_and_dark.png", lambda path: Image.fromarray(DARK).convert("RGBA").save(path)),
         ("clear.png", lambda path: Image.fromarray(COLOURS).convert("RGBA").save(path)),
         ("colours_palette.png", lambda path: Image.fromarray(COLOURS).convert("P").save(path)),
         ("white.png", lambda path: of_alpha(path, 255)),
@@ -293,6 +302,39 @@ def of_alpha(path: Path, color: int) -> None:
 def test_masks_are_what_is_not_black_or_not_transparent(tmp_path: Path, name: str, write):
     write(tmp_path / name)
     np.testing.assert_array_equal(read_mask(tmp_path / name, WHOLE), MASK)
+
+
+def test_labels_that_may_be_black_or_weights_are_refused(tmp_path: Path):
+    """Each of them was a mask that ignored one of the things in it, without a word."""
+    size = 96
+    painted = np.zeros((size, size, 3), np.uint8)
+    painted[16:48, 16:80], painted[56:, 16:80] = (180, 0, 40), (24, 0, 0)
+    Image.fromarray(painted).save(tmp_path / "dark.jpg", quality=90)
+    with pytest.raises(InvalidArgument, match=r"dark\.jpg: expected labels of colours with a level above 32, got"):
+        read_mask(tmp_path / "dark.jpg", (size, size))
+    # The same in PNG is exact.
+    Image.fromarray(painted).save(tmp_path / "dark.png")
+    np.testing.assert_array_equal(read_mask(tmp_path / "dark.png", (size, size)) > 0, painted.any(axis=-1))
+    numbers = np.zeros((size, size), np.uint8)
+    numbers[16:48, 16:80], numbers[56:, 16:80] = 3, 255
+    Image.fromarray(numbers).save(tmp_path / "void.png")
+    with pytest.raises(InvalidArgument, match=r"void\.png: expected weights from 0 .* got areas of 3 beside 255"):
+        read_mask(tmp_path / "void.png", (size, size))
+
+
+@pytest.mark.parametrize("quality", [30, 75, 95])
+def test_what_compression_and_smooth_edges_leave_of_black_is_no_label(tmp_path: Path, quality: int):
+    size = 96
+    disc = Image.new("RGB", (4 * size, 4 * size))
+    ImageDraw.Draw(disc).ellipse((40, 40, 300, 300), fill=(0, 200, 60))
+    disc.save(tmp_path / "sharp.jpg", quality=quality)
+    smooth = disc.resize((size, size), Image.Resampling.BOX)
+    smooth.save(tmp_path / "smooth.jpg", quality=quality)
+    smooth.getchannel("G").save(tmp_path / "grey.jpg", quality=quality)
+    smooth.getchannel("G").save(tmp_path / "grey.png")
+    for path in tmp_path.iterdir():
+        mask = read_mask(path, (size, size))
+        assert not mask[:8].max() // 16 and mask[size // 2, size // 2] > 127, path
 
 
 @pytest.mark.parametrize("color", [0, None])

@@ -154,7 +154,7 @@ def _run(arguments: argparse.Namespace) -> int:
         else:
             trainer = _resumed(client, checkpoint, data.fitted)
         recipe, first = checkpoint.recipe, trainer.step_number
-        plan = plan_text(recipe, data.shots, data.fitted, data.held_out)
+        plan = plan_text(recipe, data.capture, data.shots, data.fitted, data.held_out)
         print(plan, file=sys.stderr if arguments.json else sys.stdout)
         began = time.perf_counter()
         pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))

@@ -71,8 +71,10 @@ def say_colours(scores: Scores, background: Background) -> None:
         )
 
 
-def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
-    """Returns the plan of a fit as text."""
+def plan_text(
+    recipe: Recipe, capture: Capture, shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]
+) -> str:
+    """Returns the plan of a fit as text; reads a photograph that has a mask, if there is one."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
     length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"
@@ -80,7 +82,20 @@ def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], hel
     memory = size_text(memory_of(recipe.schedule(len(fitted)).shots(fitted)))
     left = len(held_out) if are_held_out(held_out, fitted) else "none"
     planned = f"{len(fitted)} photographs to fit, {left} held out{unused}, {length}"
-    return f"{planned}; background: {recipe.background}{frame}; photographs on the worker: {memory}"
+    masks = _masks_text(capture, shots)
+    return f"{planned}{masks}; background: {recipe.background}{frame}; photographs on the worker: {memory}"
+
+
+def _masks_text(capture: Capture, shots: Sequence[Shot]) -> str:
+    """Returns how many photographs have masks and how the first is read, which shows masks that mean the opposite."""
+    with_mask = {view.name for view in capture.views if view.mask is not None}
+    masked = [shot for shot in shots if shot.name in with_mask]
+    mask = masked[0].read().mask if masked else None
+    if mask is None:
+        return ""
+    ignored = 1 - float(mask.mean()) / 255
+    counted = f"masks of {len(masked)} of {len(shots)} photographs"
+    return f"; {counted}: black or transparent is ignored, {ignored:.0%} of {masked[0].name}"
 
 
 def say_results(

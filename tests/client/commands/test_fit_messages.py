@@ -13,12 +13,13 @@ from PIL import Image
 
 from lumigrad.client import Camera
 from lumigrad.client.cli import main
-from lumigrad.client.commands.fit_messages import say_axes, say_colours
+from lumigrad.client.commands.fit_messages import plan_text, say_axes, say_colours
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.cameras import looking_away
 from lumigrad.client.fitting.evaluation import Scores
-from lumigrad.client.fitting.shot import shots_of
+from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.shot import divide, shots_of
 from support.files.dataset_files import shots, transforms
 
 TOP = {"w": 64, "h": 48, "fl_x": 50.0}
@@ -49,6 +50,26 @@ def test_cameras_with_opencvs_axes_are_told(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert f"lumigrad: 8 of 8 cameras of {tmp_path} look away from the point where their axes meet: perhaps" in said
     assert "OpenGL's (y up, z back)" in said
+
+
+def test_the_plan_counts_masks_and_says_what_they_ignore(tmp_path: Path):
+    write(tmp_path)
+    (tmp_path / "masks").mkdir()
+    content = json.loads((tmp_path / "transforms.json").read_text())
+
+    def plan() -> str:
+        capture = Capture.load(tmp_path)
+        taken, _ = shots_of(capture, 64, "auto")
+        return plan_text(Recipe(), capture, taken, *divide(taken, 4))
+
+    assert "6 photographs to fit, 2 held out, 7,000 steps; background" in plan()
+    mask = np.zeros((48, 64), np.uint8)
+    mask[12:] = 255
+    for number in range(1, 6):
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+        content["frames"][number]["mask_path"] = f"masks/{number}.png"
+    (tmp_path / "transforms.json").write_text(json.dumps(content))
+    assert "; masks of 5 of 8 photographs: black or transparent is ignored, 25% of photo_1; background" in plan()
 
 
 def test_cameras_that_look_at_something_or_ahead_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -20,6 +20,11 @@ _COLUMNS = 100
 _INDENT = 30
 # The beginning of argparse's error for missing arguments.
 _MISSING = "the following arguments are required"
+# The options that have other names in other programs; the first that a command has is meant.
+_ELSEWHERE = {
+    **dict.fromkeys(("width", "height", "resolution"), ("size", "max_size")),
+    **{"iterations": ("steps",), "downscale_factor": ("max_size",), "data_factor": ("max_size",)},
+}
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -85,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         flags = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
         unknown = next((flag for flag in flags if flag not in self._option_string_actions), "")
         # A required option may be missing because it is misspelt.
-        if message.startswith(_MISSING) and (suggestion := meant(unknown, self._option_string_actions)):
+        if message.startswith(_MISSING) and (suggestion := self._meant(unknown)):
             message = f"unknown option: {unknown}{suggestion}"
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
 
@@ -93,9 +98,15 @@ class Parser(argparse.ArgumentParser):
         """Exits with an error for the unknown ones among the arguments."""
         first = unknown[0]
         if first.startswith("-"):
-            self.error(f"unknown option: {first}{meant(first.partition('=')[0], self.options.values())}")
+            self.error(f"unknown option: {first}{self._meant(first.partition('=')[0])}")
         before = next((one for one, after in pairwise(arguments) if after == first and one.startswith("--")), None)
         self.error(f"unexpected argument: {first}" + (f"; {before} takes no value" if before in self._flags else ""))
+
+    def _meant(self, flag: str) -> str:
+        """Returns the suggestion for an unknown option: what it is called here, or one that is spelt alike."""
+        name = flag.lstrip("-").replace("-", "_")
+        here = (f"; did you mean {self.options[each]}?" for each in _ELSEWHERE.get(name, ()) if each in self.options)
+        return next(here, "") or meant(flag, self.options.values())
 
     @property
     def _flags(self) -> set[str]:

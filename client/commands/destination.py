@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.shell.parser import path_of
+from lumigrad.client.shell.stages import bars, say_progress
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.video import VideoWriter
@@ -34,10 +36,11 @@ R = TypeVar("R")
 _IN_FLIGHT = 3
 
 
-def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def in_order(job: Callable[[T], R], items: Iterable[T], stopping: Event | None = None) -> Iterator[R]:
     """Yields the results of a job for each item, in the items' order, computed a few at a time in threads.
 
-    The first error ends the iteration; pending jobs are dropped.
+    The first error ends the iteration; pending jobs are dropped. Those in progress are waited for: long ones may look
+    at `stopping`, which is set when no more results are wanted.
     """
     pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="render")
     waiting: deque[Future[R]] = deque()
@@ -49,19 +52,26 @@ def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         while waiting:
             yield waiting.popleft().result()
     finally:
+        if stopping is not None:
+            stopping.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def with_progress(results: Iterable[R], count: int, stage: str = "rendering", unit: str = "frame") -> Iterable[R]:
-    """Adds a progress bar on standard error, except without tqdm, in a file, or for a single result."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return results
+    """Adds a progress bar on standard error, or lines where there are no bars; nothing for a single result."""
     if count < 2:
         return results
-    bar: Iterable[R] = tqdm(results, total=count, desc=stage, unit=unit, file=sys.stderr, disable=None)
-    return bar
+    bar = bars()
+    if bar is None:
+        return _with_lines(results, count, stage, unit)
+    shown: Iterable[R] = bar(results, total=count, desc=stage, unit=unit, file=sys.stderr)
+    return shown
+
+
+def _with_lines(results: Iterable[R], count: int, stage: str, unit: str) -> Iterator[R]:
+    for number, result in enumerate(results):
+        say_progress(stage, number, number + 1, count, unit)
+        yield result
 
 
 NAMES = ("color", "depth", "expected_depth", "median_depth", "alpha", "normals", "surface_normals")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from threading import Event
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.destination import in_order, with_progress
@@ -78,11 +79,14 @@ def _capture(arguments: argparse.Namespace) -> int:
     width, height = arguments.size or _SIZE
     planned = views(arguments.photographs or _PHOTOGRAPHS, width, height)
 
+    stopping = Event()
+
     def job(index: int) -> Exposure:
-        return photograph(planned[index].camera)
+        return photograph(planned[index].camera, stopping)
 
     print(f"lumigrad: computing {len(planned)} photographs of {width}x{height} on this machine", file=sys.stderr)
-    taken = with_progress(in_order(job, range(len(planned))), len(planned), "photographing", "photograph")
+    exposures = in_order(job, range(len(planned)), stopping)
+    taken = with_progress(exposures, len(planned), "photographing", "photograph")
     with naming(arguments.output):
         count = write_capture(arguments.output, zip(planned, taken, strict=True))
     print(f"{arguments.output}: {count} photographs, their cameras, and points to begin with")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
@@ -20,6 +22,8 @@ _TOUCH = 8e-4
 _PENUMBRA = 0.06
 # Pixels that differ by more from a neighbour get three more rays.
 _CONTRAST = 0.06
+# The rays that are followed together.
+_PART = 1 << 14
 _OFFSETS = ((-0.25, 0.125), (0.125, 0.25), (0.25, -0.125), (-0.125, -0.25))
 
 
@@ -38,17 +42,17 @@ class Exposure:
     colors: Float64
 
 
-def photograph(camera: Camera) -> Exposure:
-    """Takes a picture with a pinhole camera."""
+def photograph(camera: Camera, stopping: Event | None = None) -> Exposure:
+    """Takes a picture with a pinhole camera; raises CancelledError soon after `stopping` is set."""
     model = camera.model
     assert isinstance(model, OpenCVModel)
     rows, columns = np.mgrid[: camera.height, : camera.width]
     middle = np.stack([columns.ravel(), rows.ravel()], axis=1) + 0.5
-    first, places = _seen(model, middle)
+    first, places = _seen_in_parts(model, middle, stopping)
     shape = camera.height, camera.width
     rough = _edges(first.reshape(*shape, 4)).ravel()
     values = first.copy()
-    values[rough] = np.mean([_seen(model, middle[rough] + offset)[0] for offset in _OFFSETS], axis=0)
+    values[rough] = np.mean([_seen_in_parts(model, middle[rough] + offset, stopping)[0] for offset in _OFFSETS], axis=0)
     hit = first[:, 3] > 0
     coverage = values[:, 3:]
     straight = np.concatenate([values[:, :3] / np.maximum(coverage, 1e-9), coverage], axis=1)
@@ -66,6 +70,19 @@ def _edges(values: Float64) -> Array:
     rough[1:] |= down
     rough[:-1] |= down
     return rough
+
+
+def _seen_in_parts(model: OpenCVModel, pixels: Float64, stopping: Event | None) -> tuple[Float64, Float64]:
+    """Returns `_seen` of places in the picture, a part at a time."""
+    parts = []
+    for start in range(0, len(pixels), _PART):
+        if stopping is not None and stopping.is_set():
+            raise CancelledError
+        parts.append(_seen(model, pixels[start : start + _PART]))
+    return (
+        np.concatenate([np.empty((0, 4)), *(values for values, _ in parts)]),
+        np.concatenate([np.empty((0, 3)), *(places for _, places in parts)]),
+    )
 
 
 def _seen(model: OpenCVModel, pixels: Float64) -> tuple[Float64, Float64]:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import LumigradError
-from lumigrad.client.commands.destination import in_order
+from lumigrad.client.commands.destination import in_order, with_progress
+from lumigrad.client.shell.stages import Stages
 from lumigrad.client.video import VideoWriter
 
 
@@ -43,6 +44,38 @@ def test_the_first_error_ends_the_jobs():
     with pytest.raises(ValueError, match="four"):
         list(results)
     assert len(begun) < 10
+
+
+def test_long_jobs_learn_that_no_more_results_are_wanted():
+    """After Ctrl-C, a command waits for the jobs in progress, which would otherwise go on for seconds."""
+    stopping, ended = threading.Event(), []
+
+    def job(item: int) -> int:
+        if item:
+            ended.append(stopping.wait(60))
+        return item
+
+    results = in_order(job, range(20), stopping)
+    assert next(results) == 0
+    results.close()
+    assert ended and all(ended)
+
+
+@pytest.mark.parametrize("count", [1, 4, 10, 25, 1000])
+def test_a_file_or_a_pipe_gets_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str], count: int):
+    assert list(with_progress(iter(range(count)), count, "painting", "vase")) == list(range(count))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (0 if count == 1 else min(count, 10))
+    assert not lines or lines[-1] == f"painting: {count:,} of {count:,} vases"
+
+
+def test_each_stage_has_its_lines(capsys: pytest.CaptureFixture[str]):
+    with Stages() as stages:
+        for stage, steps in {"reading": (1, 2, 3, 20), "sorting": (20,)}.items():
+            for done in steps:
+                stages.show(stage, done, 20)
+    lines = ["reading: 2 of 20 Gaussians", "reading: 20 of 20 Gaussians", "sorting: 20 of 20 Gaussians"]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_a_video_refuses_pictures_of_another_size(tmp_path):

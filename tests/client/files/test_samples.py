@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.robots.robot import Robot
 from lumigrad.client.robots.sphere_file import SphereFile
-from lumigrad.client.samples import still_life
+from lumigrad.client.samples import photographer, still_life
 from lumigrad.client.samples.capture import views
 from lumigrad.client.samples.photographer import photograph
 from support.workers.forks import lumigrad
@@ -104,8 +106,9 @@ def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
         done = lumigrad("sample", "capture", str(tmp_path / name), "--photographs", "3", "--size", "48x36")
         assert done.returncode == 0, done.stderr
         assert "3 photographs" in done.stdout and "lumigrad fit" in done.stdout
-        # The default capture takes half a minute.
-        assert done.stderr == "lumigrad: computing 3 photographs of 48x36 on this machine\n"
+        # The default capture takes half a minute, and a file or a pipe gets no progress bar.
+        told = [f"photographing: {number} of 3 photographs" for number in (1, 2, 3)]
+        assert done.stderr.splitlines() == ["lumigrad: computing 3 photographs of 48x36 on this machine", *told]
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert len(files) == 5
     for file in files:
@@ -128,6 +131,22 @@ def test_a_capture_over_another_one_is_told(tmp_path: Path):
     assert "not empty" not in lumigrad(*options).stderr
     again = lumigrad(*options)
     assert again.returncode == 0 and f"{tmp_path / 'vase'} is not empty: replaces" in again.stderr
+
+
+def test_a_photograph_that_is_not_wanted_any_more_ends_after_a_part_of_it(monkeypatch: pytest.MonkeyPatch):
+    (view,) = views(1, 480, 360)
+    stopping, seen = Event(), []
+
+    def part(model: object, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.append(len(pixels))
+        if len(seen) == 2:
+            stopping.set()
+        return np.zeros((len(pixels), 4)), np.zeros((len(pixels), 3))
+
+    monkeypatch.setattr(photographer, "_seen", part)
+    with pytest.raises(CancelledError):
+        photograph(view.camera, stopping)
+    assert len(seen) == 2 and sum(seen) < 480 * 360 / 4
 
 
 def test_photographs_are_transparent_around_their_subject():

@@ -12,6 +12,11 @@ from typing import Any, get_args
 from lumigrad.client.errors import InvalidArgument, shortened
 
 _LONGEST_VALUE = 100
+# What unpacks files, by their suffix. Zip files are opened by their readers, because a .sog is one.
+_UNPACK = {
+    **{".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".7z": "7z x", ".rar": "unrar x"},
+    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"), "tar xf"),
+}
 
 
 def seconds(name: str, value: Any, least: float = -math.inf) -> float:
@@ -73,10 +78,18 @@ def optional_name(name: str, value: Any) -> str | None:
 
 
 def file_path(name: str, value: Any) -> Path:
-    """Converts `value` to a path; an empty one is refused, since pathlib reads that as the current folder."""
+    """Converts `value` to a path; an empty one is refused, since pathlib reads that as the current folder.
+
+    Compressed files are refused, too, with what unpacks them.
+    """
     if not isinstance(value, (str, PathLike)) or not fspath(value):
         raise InvalidArgument.of(name, f"expected the path of a file, got {_shown(value)}")
-    return Path(value)
+    path = Path(value)
+    ends = [suffix.lower() for suffix in path.suffixes[-2:]]
+    unpack = _UNPACK.get("".join(ends)) or _UNPACK.get(ends[-1] if ends else "")
+    if unpack is not None and path.is_file():
+        raise InvalidArgument.of(name, f"{path}: expected an unpacked file: `{unpack} {path}` unpacks it")
+    return path
 
 
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:

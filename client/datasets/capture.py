@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -177,7 +178,8 @@ class Capture:
 def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
     if not path.is_dir():
         if path.is_file() and path.suffix.lower() != ".json":
-            raise malformed(path, "expected a data set: its folder, or its .json file; a scene's file is none")
+            no_set = "unzip it first" if is_zipfile(path) else "a scene's file is none"
+            raise malformed(path, f"expected a data set: its folder, or its .json file; {no_set}")
         return _load_file(path, photographs, sensors)
     if (path / "transforms.json").is_file():
         return _load_file(path / "transforms.json", photographs, sensors)

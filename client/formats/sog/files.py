@@ -116,7 +116,8 @@ class SogFiles:
             names = archive.namelist()
             others = f" and {len(names) - _LISTED} others" if len(names) > _LISTED else ""
             listed = ", ".join(names[:_LISTED]) + others
-            raise self.fail(f"expected a member {name} in the zip file, got {listed}") from error
+            said = f"expected a member {name} in the zip file, got {listed}; unzip what is no .sog"
+            raise self.fail(said) from error
         except (*_DAMAGE, OSError) as error:
             raise self.fail(f"expected a whole member {name}: {error}") from error
 

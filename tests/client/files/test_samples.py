@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -99,6 +101,36 @@ def test_what_is_no_path_is_refused_and_not_the_current_folder(read: Callable[[A
         InvalidArgument, match=rf"^(path|urdf|spheres|folder): expected the path of a file, got {path!r}$"
     ):
         read(path)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    ("name", "unpack"),
+    [("scene.ply.gz", "gunzip"), ("a.OBJ.XZ", "unxz"), ("b.yml.zst", "unzstd"), ("c.tar.gz", "tar xf"), ("d.7z", "7z x")],
+)
+def test_compressed_files_are_refused_with_what_unpacks_them(
+    tmp_path: Path, read: Callable[[Any], Any], name: str, unpack: str
+):
+    path = tmp_path / name
+    path.write_bytes(b"\x1f\x8b")
+    said = f"{path}: expected an unpacked file: `{unpack} {path}` unpacks it"
+    with pytest.raises(InvalidArgument, match=rf"^(path|urdf|spheres|folder): {re.escape(said)}$"):
+        read(path)
+    # A folder may have such a name, and a file that does not exist is reported as that.
+    path.unlink()
+    with pytest.raises((FileNotFoundError, InvalidArgument)) as caught:
+        read(path)
+        raise FileNotFoundError
+    assert "unpacked" not in str(caught.value)
+
+
+def test_zip_files_are_opened_or_refused_with_the_advice_to_unzip_them(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("scene.ply", "ply")
+    with pytest.raises(InvalidArgument, match=r"expected a member meta\.json .* got scene\.ply; unzip what is no \.sog$"):
+        Gaussians.load(tmp_path / "a.zip")
+    with pytest.raises(InvalidArgument, match=r"expected a data set: .*; unzip it first$"):
+        Capture.load(tmp_path / "a.zip")
 
 
 def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):

@@ -16,6 +16,7 @@ from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.formats.levels import GaussianLevels
+from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.save import WRITABLE, losses
 from lumigrad.client.formats.scene import SRGB
 from lumigrad.client.formats.scene_offset import read_offset
@@ -79,6 +80,12 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
         more["would_lose"] = {suffix: losses(stored, suffix) for suffix in WRITABLE}
     else:
         corners = Spheres.load(path).positions
+        faces = PlyHeader.read(path).elements.get("face")
+        if faces is not None and faces.count:
+            text = f"{path} is a mesh with {counted(faces.count, 'faces')}, whose vertices are shown as spheres"
+            print(
+                f"lumigrad: {text}; `lumigrad query {path} --spheres FILE` measures distances from it", file=sys.stderr
+            )
         count, more = len(corners), {"kind": "spheres"}
     box = {"low": corners.min(axis=0), "high": corners.max(axis=0)} if len(corners) else {}
     rounded = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}

@@ -24,6 +24,7 @@ from lumigrad.client.formats.usd import looks_like_usd, read_usd
 from lumigrad.client.values.gaussians import Gaussians
 
 _PLY_MAGIC = b"ply"
+_MESHES = (".obj", ".stl")
 _LONGEST_MAGIC = 8
 _READABLE = (
     ".ply, .compressed.ply, .splat, .spz, .ksplat, .glb, .gltf, .usd, .usda, .usdc, .usdz, .sog, the meta.json of an "
@@ -191,4 +192,7 @@ def _read_binary(path: Path, start: bytes) -> StoredScene:
         return read_ksplat(source)
     if suffix == ".splat":
         return read_splat(source)
+    if suffix in _MESHES:
+        said = f"expected a scene of Gaussians, got a mesh; `lumigrad query {path} --spheres FILE` measures distances"
+        raise source.fail(f"{said} from it, and Mesh.load reads it")
     raise source.fail(f"expected a scene of Gaussians ({_READABLE}), but it starts with {start[:4]!r}")

@@ -61,7 +61,8 @@ def read_gltf(path: Path) -> StoredScene:
     uses = list(_uses(document))
     if not uses:
         raise document.fail(
-            f"expected a mesh primitive with {EXTENSION} in its scene, got none; Mesh.load reads triangles"
+            f"expected a mesh primitive with {EXTENSION} in its scene, got none; Mesh.load and `lumigrad query` read "
+            "triangles"
         )
     primitives = {key: primitive for key, primitive, _ in uses}
     _check_sizes(document, [primitive for _, primitive, _ in uses])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client import Mesh
 from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.formats import save_gaussians
 from support.gaussians.clouds import cloud, gaussians_of
@@ -64,3 +65,13 @@ def test_details_of_formats_are_in_words() -> None:
     streamed = {"format": "streamed SOG", "lod": 1, "lods": 3}
     assert lines_of(details=streamed)[-1] == "detail       level 1 of 0 to 2, where 0 is the finest"
     assert lines_of(details={"new_key": 3})[-1] == "new key      3"
+
+
+def test_meshes_lead_to_distances(tmp_path: Path) -> None:
+    corner = Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 1, 2]])
+    for name in ("a.obj", "a.stl", "a.ply", "a.glb"):
+        corner.save(tmp_path / name)
+        done = lumigrad("info", name, folder=tmp_path)
+        assert done.stderr.count("\n") == 1 and "`lumigrad query" in done.stderr, done.stderr
+        # A PLY file has vertices, which pass for spheres.
+        assert (done.returncode, done.stdout.count("3 spheres")) == ((0, 1) if name == "a.ply" else (1, 0))

@@ -274,7 +274,10 @@ REFUSED = [
     (lambda b: b.json["bufferViews"][0].update(byteStride=8), "expected a byteStride of at least 12"),
     (lambda b: b.json["bufferViews"][0].update(byteLength=8), r"expected 144 bytes of elements"),
     (lambda b: b.json.update(asset={"version": "1.0"}), "expected glTF 2.0 in asset.version, got '1.0'"),
-    (lambda b: b.json.update(meshes=[{"primitives": [{"attributes": {"POSITION": 0}}]}]), "Mesh.load reads triangles"),
+    (
+        lambda b: b.json.update(meshes=[{"primitives": [{"attributes": {"POSITION": 0}}]}]),
+        "Mesh.load and `lumigrad query` read triangles",
+    ),
 ]
 
 

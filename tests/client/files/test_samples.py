@@ -106,7 +106,13 @@ def test_what_is_no_path_is_refused_and_not_the_current_folder(read: Callable[[A
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(
     ("name", "unpack"),
-    [("scene.ply.gz", "gunzip"), ("a.OBJ.XZ", "unxz"), ("b.yml.zst", "unzstd"), ("c.tar.gz", "tar xf"), ("d.7z", "7z x")],
+    [
+        ("scene.ply.gz", "gunzip"),
+        ("a.OBJ.XZ", "unxz"),
+        ("b.yml.zst", "unzstd"),
+        ("c.tar.gz", "tar xf"),
+        ("d.7z", "7z x"),
+    ],
 )
 def test_compressed_files_are_refused_with_what_unpacks_them(
     tmp_path: Path, read: Callable[[Any], Any], name: str, unpack: str
@@ -127,7 +133,9 @@ def test_compressed_files_are_refused_with_what_unpacks_them(
 def test_zip_files_are_opened_or_refused_with_the_advice_to_unzip_them(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("scene.ply", "ply")
-    with pytest.raises(InvalidArgument, match=r"expected a member meta\.json .* got scene\.ply; unzip what is no \.sog$"):
+    with pytest.raises(
+        InvalidArgument, match=r"expected a member meta\.json .* got scene\.ply; unzip what is no \.sog$"
+    ):
         Gaussians.load(tmp_path / "a.zip")
     with pytest.raises(InvalidArgument, match=r"expected a data set: .*; unzip it first$"):
         Capture.load(tmp_path / "a.zip")

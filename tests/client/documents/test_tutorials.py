@@ -40,7 +40,7 @@ def losses(names: Mapping[str, object]) -> tuple[float, float]:
 
 def test_a_first_picture(in_a_folder: Path) -> None:
     names = run_code_of(ROOT / "docs" / "tutorials" / "first_picture.md")
-    picture, depth = (np.asarray(Image.open(in_a_folder / name), float) for name in ("vase.png", "depth.png"))
+    picture, depth = (np.asarray(Image.open(in_a_folder / name), float) for name in ("first.png", "depth.png"))
     assert picture.shape == (480, 640, 3) and picture.std() > 30
     # Close surfaces are light.
     assert depth[400, 320] > depth[240, 320] > depth[10, 10]
@@ -48,6 +48,19 @@ def test_a_first_picture(in_a_folder: Path) -> None:
     covered: Any = names["covered"]
     assert covered.mean() > 0.1
     assert not any(edge.any() for edge in (covered[0], covered[-1], covered[:, 0], covered[:, -1]))
+
+
+def test_no_document_overwrites_the_picture_of_another() -> None:
+    """Readers follow one page after the other in the same folder, and compare what they got."""
+    pages = [ROOT / "README.md", *TUTORIALS, *(ROOT / "docs" / f"{page}.md" for page in ("surfels", "training"))]
+    writing = re.compile(r"""(?:-o |write_\w+\(")([\w/]+\.(?:png|jpg))""")
+    lines: dict[str, set[str]] = {}
+    for path in pages:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for name in writing.findall(line):
+                lines.setdefault(name, set()).add(line.partition("#")[0].strip())
+    assert {"vase.png", "first.png", "fitted.png"} <= set(lines)
+    assert not {name: found for name, found in lines.items() if len(found) > 1}
 
 
 def test_a_picture_is_fitted() -> None:

@@ -54,6 +54,9 @@ class ServeCommand:
             sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
         logs.event("starting: not ready yet", device=config.device)
+        # Logged before the workers' ports and shares of memory are chosen.
+        if chosen := config.chosen():
+            logs.event("options that differ from their defaults", **chosen)
         if supervisor is not None:
             return supervisor.run()
         # Imported late: importing torch takes seconds, and neither `lumigrad --help` nor the supervisor needs it.

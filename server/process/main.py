@@ -40,9 +40,6 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
-    chosen = config.chosen()
-    if chosen:
-        logs.event("options that differ from their defaults", **chosen)
     # Objects that live as long as the process are excluded from garbage collection: scanning all of them took 0.1 s,
     # during which no other Python thread ran.
     gc.collect()

@@ -190,6 +190,15 @@ def test_the_log_shows_the_settings_that_are_not_the_default(shared_worker: Work
     assert "queue_size" not in line and len(line) < 300
 
 
+def test_the_log_shows_the_settings_as_they_were_given() -> None:
+    """Not the ports that the supervisor chose for its workers."""
+    with worker("--device", "cpu", "--queue-size", "9", supervised=True) as process:
+        lines = [line for line in process.log.splitlines() if " INFO options that differ from their defaults" in line]
+    assert len(lines) == 1, lines
+    told = lines[0].partition("defaults ")[2].split()
+    assert {"device=cpu", "port=0", "metrics_port=0", "queue_size=9"} <= set(told), told
+
+
 def test_metrics_show_calls_stages_bytes_and_what_is_stored(rendered: WorkerProcess) -> None:
     assert rendered.metric("lumigrad_calls_total", method="RenderService.Render", code="OK") >= 1
     assert rendered.metric("lumigrad_call_seconds_sum", method="RenderService.Render") > 0

@@ -73,6 +73,11 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Lets the last collection reach everything again: nanobind reports what it misses, such as caches, as leaks."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mixes the files of the folders: some tests compute, others wait, and both at once take less time.

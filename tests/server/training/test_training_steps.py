@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -234,3 +235,12 @@ def test_a_resumed_training_chooses_the_views_that_it_would_have_chosen() -> Non
     assert last == steps[-1]
     again = [resumed.chosen(7, position, size) for position in (1, end - size, 3, end)]
     assert again == [steps[0], steps[-2], steps[1], steps[-1]]
+
+
+def test_the_report_of_leaks_at_exit_is_of_leaks_alone() -> None:
+    """Not of what is in caches, such as that of cameras."""
+    name = test_a_controlled_step_without_python_that_fails_anywhere_changes_nothing.__name__
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{name}[adaptive-False]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    assert "leaked" not in done.stderr, done.stderr

@@ -99,7 +99,7 @@ class Capture:
             folder: the data set's folder; it is made if there is none.
             form: "nerfstudio": transforms.json and points.ply. "colmap": cameras.txt, images.txt and points3D.txt in
                 sparse/0, which name photographs relative to the folder images, which is made; masks and the split are
-                not written.
+                not written, which a warning says.
 
         Raises:
             InvalidArgument: another form, or a camera that the files cannot express; names the view.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.datasets.calibration import Calibration
 from lumigrad.client.datasets.fields import OPENGL
@@ -103,12 +104,18 @@ def _to_world(matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list
     return rows
 
 
-def save_colmap(folder: Path, views: Sequence[View], points: Points | None, _: Split | None) -> None:
+def save_colmap(folder: Path, views: Sequence[View], points: Points | None, split: Split | None) -> None:
     """Writes sparse/0/cameras.txt, images.txt and points3D.txt; photographs are named relative to folder/images.
 
     COLMAP's files do not say what is held out.
     Masks are left out: COLMAP's lie in one folder, and those of photographs elsewhere would have to be copied.
     """
+    masked = sum(view.mask is not None for view in views)
+    if masked:
+        text = f"files of COLMAP name no masks: those of {masked} of {len(views)} views are left out"
+        warn_caller(f"views: {text}; keep them in masks/, each named as its photograph with .png behind it")
+    if split is not None:
+        warn_caller("split: files of COLMAP do not say what is held out; it is left out")
     lenses: dict[str, int] = {}
     images = []
     for number, view in enumerate(views, start=1):
@@ -117,7 +124,10 @@ def save_colmap(folder: Path, views: Sequence[View], points: Points | None, _: S
         camera = lenses.setdefault(f"{lens.model} {lens.width} {lens.height} {values}", len(lenses) + 1)
         x, y, z, *quaternion = (repr(float(value)) for value in pose_array("views", _matrix(view.camera)))
         pose = " ".join((*quaternion, x, y, z))
-        images += [f"{number} {pose} {camera} {_photograph(view, folder / 'images')}", ""]
+        photograph = _photograph(view, folder / "images")
+        if photograph.splitlines() != [photograph.strip()]:
+            raise _unwritable(view, f"expected a name that a line of text holds, got {photograph!r}")
+        images += [f"{number} {pose} {camera} {photograph}", ""]
     model = folder / "sparse" / "0"
     # Paths that go up from a folder do not resolve unless it exists.
     for made in (model, folder / "images"):

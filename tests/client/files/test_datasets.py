@@ -6,6 +6,7 @@ import json
 import math
 import os
 import struct
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from PIL import Image
 from lumigrad.client import Camera, FisheyeLens, FThetaLens, InvalidArgument, OrthographicLens, PinholeLens, Windshield
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.datasets.colmap_binary import read_cameras
+from lumigrad.client.datasets.view import Split
 from lumigrad.client.values.rotations import axis_angle_rotation
 from support.files.dataset_files import shots, transforms, write_cameras_json, write_colmap
 
@@ -142,6 +144,30 @@ def test_what_files_cannot_express_is_not_saved(tmp_path):
         Capture((View("behind", behind),)).save(tmp_path)
     with pytest.raises(InvalidArgument, match=r"form.*\"nerfstudio\", \"colmap\", got 'ply'"):
         Capture((View("parallel", cases["parallel"][0]),)).save(tmp_path, form="ply")
+
+
+def test_what_colmaps_files_have_no_place_for_is_told(tmp_path):
+    (view,) = Capture.load(write(tmp_path / "a.json", transforms(shots(1), **TOP))).views
+    masked = Capture((view, replace(view, name="b", mask=tmp_path / "b.png")))
+    text = r"views: files of COLMAP name no masks: those of 1 of 2 views are left out; keep them in masks/, .*\.png"
+    with pytest.warns(UserWarning, match=text) as told:
+        masked.save(tmp_path / "colmap", form="colmap")
+    assert told[0].filename == __file__
+    split = Capture((view,), split=Split(fitted=frozenset({view.name}), held_out=frozenset()))
+    with pytest.warns(UserWarning, match="split: files of COLMAP do not say what is held out; it is left out"):
+        split.save(tmp_path / "colmap", form="colmap")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        masked.save(tmp_path / "nerfstudio")
+        Capture((view,)).save(tmp_path / "colmap", form="colmap")
+
+
+@pytest.mark.parametrize("name", ["two\nlines", " before", "after ", "line\u2028separator", ""])
+def test_a_name_that_no_line_of_colmap_holds_is_refused(tmp_path, name):
+    (view,) = Capture.load(write(tmp_path / "a.json", transforms(shots(1), **TOP))).views
+    with pytest.raises(InvalidArgument, match=r"^views: .* cannot be saved: expected a name that a line of text holds"):
+        Capture((replace(view, name=name, image=None),)).save(tmp_path / "set", form="colmap")
+    assert not (tmp_path / "set").exists()
 
 
 def write_blender(folder: Path, name: str, taken: list) -> None:

@@ -103,6 +103,20 @@ LG_INLINE void load_channels(const FilmBlock& film, const float* image, int chan
   for (int c = 0; c < channels; ++c) film.read_slot(image, channels, c, to + c * kLanes);
 }
 
+// Prefetches what load_pixels reads for the block at (x0, y0): its rows are far apart in the images, so that the
+// processor does not do it.
+LG_INLINE void request_pixels(const Camera& camera, const Upstream& up, int channels, int x0, int y0) {
+  if (x0 + 4 > camera.width) return;
+  for (int y = y0; y < y0 + 4 && y < camera.height; ++y) {
+    // A row of a block begins in the line of memory in which the row of the block to its left ends.
+    const int64_t last = static_cast<int64_t>(y) * camera.width + x0 + 3;
+    __builtin_prefetch(up.color + last * channels);
+    if (up.d_color != nullptr) __builtin_prefetch(up.d_color + last * channels);
+    __builtin_prefetch(up.blend + last * 3);
+    __builtin_prefetch(up.stop + last);
+  }
+}
+
 // Sum of the upstream gradients times the image over the channels.
 LG_INLINE Pack upstream_image(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
   const auto upstream = [&](int c) { return Pack::load(pixels.upstream(block) + c * kLanes); };
@@ -205,6 +219,10 @@ void load_tile(const Camera& camera, const ExactView& view, const Scene& scene, 
     const int columns = camera.width - x0 < 4 ? camera.width - x0 : 4;
     const int rows = camera.height - y0 < 4 ? camera.height - y0 : 4;
     if (columns <= 0 || rows <= 0) continue;
+    // The block below; from the last row, the block at the top of the next tile.
+    const int next = (b + kBlocksX) % kBlocks;
+    request_pixels(camera, up, pixels.channels, left + next % kBlocksX * 4 + (next < b ? kTileWidth : 0),
+                   top + next / kBlocksX * 4);
     const FilmBlock film{columns, rows, static_cast<int64_t>(y0) * camera.width + x0, camera.width};
     const Pack inverse = load_pixels(up, pixels, block, film);
     add_background(view, scene, up, pixels, block, film, inverse);

@@ -89,21 +89,44 @@ LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* 
   return g;
 }
 
-// Adds the pairs of one sphere and the pixels `candidates` of a block; returns how many take part, if the rows do not
-// count them. `row` receives colours that do not fit into `sums`. kCamera: whether the sums of the pixels are
-// requested. kPlain: without upstream gradients of depths and without opacities; the rows count the pairs.
+// The pixels of a block that a sphere may hit, and its geometry in them.
+struct BlockPairs {
+  float* block;
+  ExactOffset<Pack> offset;
+  ExactGeometry<Pack> geometry;
+  MaskPack mask;
+};
+
+// Finds the next block that the sphere hits, and removes the blocks up to it from `rest`; false if there is none.
+template <bool kOrthogonal>
+LG_INLINE bool next_block(const ExactView& view, float* blocks, int floats, const float* record, int place,
+                          const TileSpan& span, const ExactChords<kOrthogonal>& chords, uint32_t& rest,
+                          BlockPairs& found) {
+  while (rest != 0) {
+    const int b = __builtin_ctz(rest);
+    rest &= rest - 1;
+    found.block = blocks + static_cast<std::size_t>(b) * floats;
+    const MaskPack looked = load_int(found.block + kLast * kLanes) > IntPack(place);
+    const MaskPack inside = mask_from_bits(block_mask(span.columns, span.rows, b % kBlocksX, b / kBlocksX));
+    found.offset = exact_offset<Pack, kOrthogonal>(record, load_ray(found.block), view);
+    found.mask = looked & inside & (found.offset.square < Pack(record[exact_record::kMaxSquare]));
+    if (!any(found.mask)) continue;
+    found.geometry = pair_geometry(view, found.block, record, chords, found.offset.square, found.mask);
+    return true;
+  }
+  return false;
+}
+
+// Adds the pairs of one sphere and the pixels of a block; returns how many take part, if the rows do not count them.
+// `row` receives colours that do not fit into `sums`. kCamera: whether the sums of the pixels are requested. kPlain:
+// without upstream gradients of depths and without opacities; the rows count the pairs.
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
-LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
-                          uint32_t id, const ExactChords<kOrthogonal>& chords, MaskPack candidates, ExactPairSums& sums,
-                          float* row) {
+LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, const BlockPairs& pairs,
+                          const float* record, uint32_t id, ExactPairSums& sums, float* row) {
+  float* const block = pairs.block;
   const auto get = [&](int field) { return Pack::load(block + field * kLanes); };
   const Pack zero = 0.0f;
-  const auto ray = load_ray(block);
-  const ExactOffset<Pack> offset = exact_offset<Pack, kOrthogonal>(record, ray, a.view);
-  MaskPack mask = candidates & (offset.square < Pack(record[exact_record::kMaxSquare]));
-  if (!any(mask)) return 0;
-  const ExactGeometry<Pack> g = pair_geometry(a.view, block, record, chords, offset.square, mask);
-  mask = mask & (g.closeness > zero);
+  const MaskPack mask = pairs.mask & (pairs.geometry.closeness > zero);
   // The upstream gradients are already divided by D.
   const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
   Pack d_depth_map = zero;
@@ -113,9 +136,9 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
   }
   ExactPixelSums<Pack> own{zero, zero, zero};
   if constexpr (kCamera) own = {get(kSum0), get(kSum1), get(kSum2)};
-  const Pack share = exact_add_pair<Pack, kOrthogonal, kPlain>(record, ray, offset, g, pixel, mask,
-                                                               upstream_color<kChannels>(a, pixels, block, record, id),
-                                                               d_depth_map, sums.row, own);
+  const Pack share = exact_add_pair<Pack, kOrthogonal, kPlain>(
+      record, load_ray(block), pairs.offset, pairs.geometry, pixel, mask,
+      upstream_color<kChannels>(a, pixels, block, record, id), d_depth_map, sums.row, own);
   if constexpr (kCamera) {
     own.x.store(block + kSum0 * kLanes);
     own.y.store(block + kSum1 * kLanes);
@@ -156,14 +179,27 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   // Copies in registers: stores to the blocks might change `pixels`.
   float* const blocks = pixels.blocks;
   const int floats = kChannels > 0 ? pixel_floats(kChannels) : pixels.floats;
-  for (uint32_t rest = span.blocks(); rest != 0; rest &= rest - 1) {
-    const int b = __builtin_ctz(rest);
-    float* block = blocks + static_cast<std::size_t>(b) * floats;
-    const MaskPack looked = load_int(block + kLast * kLanes) > IntPack(place);
-    const MaskPack inside = mask_from_bits(block_mask(span.columns, span.rows, b % kBlocksX, b / kBlocksX));
-    touched += exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, block, record, id, chords,
-                                                                    looked & inside, sums, row);
+  uint32_t rest = span.blocks();
+  BlockPairs found;
+  // Inline, so that `found` stays in registers.
+  const auto next = [&]() __attribute__((always_inline)) {
+    return next_block(a.view, blocks, floats, record, place, span, chords, rest, found);
+  };
+  const auto add = [&](const BlockPairs& pairs) __attribute__((always_inline)) {
+    touched += exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, pairs, record, id, sums, row);
+  };
+#if defined(LUMIGRAD_ISA_portable)
+  while (next()) add(found);
+#else
+  // The geometry of a block is computed before the sums of the block before it: a pair is a chain of operations that
+  // each wait for the previous one, and longer than the processor looks ahead. Where packs are arrays, the copy of
+  // `found` would cost more than that saves.
+  for (bool more = next(); more;) {
+    const BlockPairs pairs = found;
+    more = next();
+    add(pairs);
   }
+#endif
   if (kPlain || touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
 }
 

@@ -11,11 +11,13 @@ from lumigrad.kernels.gaussians.backward import (
 )
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
 from lumigrad.kernels.gaussians.forward import (
+    CELL,
     IMAGES,
     ON_RAYS,
     ON_SURFELS,
     OUTPUTS,
     PER_GAUSSIAN,
+    VISITS,
     Forward,
     forward,
     forward_steps,
@@ -35,6 +37,7 @@ from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.transforms import Transform
 
 __all__ = [
+    "CELL",
     "GRADIENTS",
     "IMAGES",
     "MODELS",
@@ -44,6 +47,7 @@ __all__ = [
     "PER_GAUSSIAN",
     "SCENE_GRADIENTS",
     "SEMANTICS",
+    "VISITS",
     "ArgumentError",
     "Backward",
     "Camera",

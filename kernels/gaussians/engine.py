@@ -67,6 +67,9 @@ class CpuEngine:
                 if "ids" in arrays:
                     _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
                     stages.views.append(self._times())
+                if "visited" in arrays:
+                    _native.gaussian_find_visits(self._workspace, kept, views, view, settings, **arrays)
+                    stages.views.append(self._times())
         finally:
             self._scratch.drop_lists()
         return kept if retain else None, stages
@@ -111,6 +114,8 @@ class CudaEngine:
         runs = [self._native.gaussian_cuda_forward]
         if "ids" in arrays:
             runs.append(self._native.gaussian_cuda_find_ids)
+        if "visited" in arrays:
+            runs.append(self._native.gaussian_cuda_find_visits)
         times = [run(self.session, self._current_stream(), kept, views, settings, **arrays) for run in runs]
         return kept if retain else None, Stages([_stages_of(each) for each in times])
 

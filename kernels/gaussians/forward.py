@@ -29,10 +29,13 @@ ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
+# Outputs for occlusion culling, which belong together. The edge of a cell is in pixels.
+VISITS = ("visited", "closers")
+CELL = _native.GAUSSIAN_CELL
 # Outputs that surfels have besides `OUTPUTS`, and those that they lack.
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
-_INTEGER = ("contributors", "ids", "radii")
+_DTYPES = {"visited": torch.uint8, **dict.fromkeys(("contributors", "ids", "radii", "closers"), torch.int32)}
 _LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surface_normals": (3,)}
 
 
@@ -52,7 +55,11 @@ class Forward:
             of the Gaussians turned against the ray, blended, world frame; and per Gaussian, 0 where it was culled:
             "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels, "depths" [C, N] along the camera's z axis (for
             sensors see `Settings.depth_order`), scene units, "conics" [C, N, 3], the inverse of the blurred covariance
-            (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`. With surfels "depth"
+            (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`; and together
+            "visited" uint8 [C, N], 1 for Gaussians that may contribute to a pixel or end its blending, so that images
+            without the others are the same, and "closers" i32 [C, ceil(H / 8), ceil(W / 8)], for each square of 8x8
+            pixels the index of the Gaussian at which its last pixel has ended, -1 where one has not: not along rays,
+            and only of whole images. With surfels "depth"
             blends depths of their centres, "means2d" are the centres of their boxes in the image, and there are also
             "median_depth" [C, H, W], the depth of the last Gaussian in front of which the transmittance exceeds one
             half, 0 where there is none; "normals" [C, H, W, 3], the third axes turned to the camera, blended, world
@@ -224,7 +231,7 @@ def _part_of(by_view: Mapping[str, torch.Tensor | None], part: slice) -> dict[st
 
 
 def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:
-    allowed: tuple[str, ...] = (*OUTPUTS, *ON_RAYS)
+    allowed: tuple[str, ...] = (*OUTPUTS, *ON_RAYS) if settings.response == "ray" else (*OUTPUTS, *ON_RAYS, *VISITS)
     if settings.surfels:
         allowed = (*(name for name in OUTPUTS if name not in _NOT_ON_SURFELS), *ON_SURFELS)
     for name in outputs:
@@ -232,6 +239,8 @@ def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:
             continue
         condition = " with primitive 'surfel'" if settings.surfels else ""
         raise ArgumentError("outputs", f"names of {allowed}{condition}", f"{name!r}")
+    if 0 < len({*VISITS} & {*outputs}) < len(VISITS):
+        raise ArgumentError("outputs", f"all of {VISITS} or none", f"{outputs}")
     if settings.response != "ray" and not settings.surfels:
         for name in ON_RAYS:
             if name in outputs:
@@ -243,8 +252,9 @@ def _check_rows(rows: tuple[int, int] | None, height: int, outputs: Sequence[str
     if rows is None:
         return
     least = 1 if retain or not set(outputs) <= set(PER_GAUSSIAN) else 0
-    ok = 0 <= rows[0] <= rows[1] <= height and rows[1] - rows[0] >= least and "surface_normals" not in outputs
-    check(ok, "rows", f"two rows from 0 to {height}, at least {least} apart, and no surface_normals", rows)
+    whole = {"surface_normals", *VISITS} & set(outputs)
+    ok = 0 <= rows[0] <= rows[1] <= height and rows[1] - rows[0] >= least and not whole
+    check(ok, "rows", f"two rows from 0 to {height}, at least {least} apart, and no outputs of whole images", rows)
 
 
 def _check_rays(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, rays: torch.Tensor | None) -> None:
@@ -325,8 +335,9 @@ def _allocate(
     views = len(cameras)
     shape: tuple[int, ...] = (views, gaussians.count)
     last = _LAST.get(name, ())
-    if name not in PER_GAUSSIAN:
+    if name == "closers":
+        shape = (views, -(-cameras[0].height // CELL), -(-cameras[0].width // CELL))
+    elif name not in (*PER_GAUSSIAN, "visited"):
         shape = (views, cameras[0].height, cameras[0].width)
         last = (gaussians.channels,) if name == "color" else last
-    dtype = torch.int32 if name in _INTEGER else torch.float32
-    return output_buffer(name, into, (*shape, *last), dtype, gaussians.device)
+    return output_buffer(name, into, (*shape, *last), _DTYPES.get(name, torch.float32), gaussians.device)

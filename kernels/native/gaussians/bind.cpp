@@ -17,6 +17,7 @@
 #include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
 #include "gaussians/cpu/packed.h"
+#include "gaussians/cpu/visits.h"
 #include "gaussians/sensor_pose.h"
 
 namespace nb = nanobind;
@@ -230,6 +231,14 @@ void find_ids(Workspace& workspace, Pass& pass, const Views& views, int view, co
   cpu_ids(current_isa())(views.views.data(), view, settings, scene, ids, pass, workspace);
 }
 
+void find_visits(Workspace& workspace, Pass& pass, const Views& views, int view, const Settings& settings,
+                 const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  const Visits visits = make_visits(arrays);
+  nb::gil_scoped_release unlocked;
+  cpu_visits(current_isa())(views.views.data(), view, settings, scene, visits, pass, workspace);
+}
+
 void blend_backward(Workspace& workspace, Pass& pass, const Views& views, int view, const Settings& settings,
                     const nb::kwargs& arrays) {
   const Scene scene = make_scene(views, arrays);
@@ -278,6 +287,7 @@ void bind_settings(nb::module_& m) {
   nb::class_<Views>(m, "GaussianViews").def("__len__", &Views::count);
   nb::class_<Settings>(m, "GaussianSettings");
   m.attr("GAUSSIAN_POSE_SUMS") = kPoseSums;
+  m.attr("GAUSSIAN_CELL") = kCell;
   m.def("make_gaussian_view", &make_view, nb::kw_only(), "width"_a, "height"_a, "scene"_a, "model"_a, "intrinsics"_a,
         "limits"_a, "distorted"_a, "distortion"_a, "max_radius_squared"_a, "projected"_a, "projection"_a);
   nb::class_<Sensor>(m, "GaussianSensor");
@@ -324,6 +334,7 @@ void bind_gaussians(nb::module_& m) {
         "arrays"_a);
   m.def("gaussian_unpack_rows", &unpack_rows, "blocks"_a, "packed"_a, "begin"_a, "arrays"_a);
   m.def("gaussian_find_ids", &find_ids, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
+  m.def("gaussian_find_visits", &find_visits, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
   m.def("gaussian_blend_backward", &blend_backward, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
   m.def("gaussian_project_backward", &project_backward, "workspace"_a, "state"_a, "views"_a, "settings"_a,

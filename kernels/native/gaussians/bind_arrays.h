@@ -11,6 +11,7 @@
 #include "common/bind_arrays.h"
 #include "common/math/number.h"
 #include "gaussians/params.h"
+#include "gaussians/visits.h"
 
 namespace lumigrad::gaussians {
 
@@ -86,6 +87,10 @@ inline Outputs make_outputs(const nanobind::kwargs& arrays) {
   o.conics = find<float>(arrays, "conics");
   o.projected_opacities = find<float>(arrays, "projected_opacities");
   return o;
+}
+
+inline Visits make_visits(const nanobind::kwargs& arrays) {
+  return {find<uint8_t>(arrays, "visited"), find<int32_t>(arrays, "closers")};
 }
 
 inline Upstream make_upstream(const nanobind::kwargs& arrays) {

@@ -8,6 +8,7 @@
 #include "gaussians/cuda/engine.h"
 #include "gaussians/cuda/ids.h"
 #include "gaussians/cuda/kept.h"
+#include "gaussians/cuda/visits.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,6 +35,15 @@ CudaStages find_ids(Session& session, std::uintptr_t stream, const CudaKept& kep
   int32_t* ids = find<int32_t>(arrays, "ids");
   return on_device(session.device, stream, [&](cudaStream_t on) -> CudaStages {
     return {cuda_ids(views.views.data(), views.count(), settings, scene, ids, kept.pass, session.workspace, on)};
+  });
+}
+
+CudaStages find_visits(Session& session, std::uintptr_t stream, const CudaKept& kept, const Views& views,
+                       const Settings& settings, const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  const Visits visits = make_visits(arrays);
+  return on_device(session.device, stream, [&](cudaStream_t on) -> CudaStages {
+    return {cuda_visits(views.views.data(), views.count(), settings, scene, visits, kept.pass, session.workspace, on)};
   });
 }
 
@@ -67,6 +77,8 @@ void bind_cuda_gaussians(nb::module_& m) {
         "arrays"_a);
   m.def("gaussian_cuda_find_ids", &gaussians::find_ids, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
         "arrays"_a);
+  m.def("gaussian_cuda_find_visits", &gaussians::find_visits, "session"_a, "stream"_a, "state"_a, "views"_a,
+        "settings"_a, "arrays"_a);
   m.def("gaussian_cuda_backward", &gaussians::backward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
         "arrays"_a);
 }

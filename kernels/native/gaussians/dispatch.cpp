@@ -2,6 +2,7 @@
 #include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
 #include "gaussians/cpu/packed.h"
+#include "gaussians/cpu/visits.h"
 
 #include <stdexcept>
 
@@ -13,6 +14,7 @@
   void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, bool, \
                         Pass&, Workspace&);                                                                       \
   void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                    \
+  void find_visits(const View*, int, const Settings&, const Scene&, const Visits&, Pass&, Workspace&);            \
   void unpack_rows(const std::vector<RowBlock>&, int64_t, const UnpackedRows&);                                   \
   }
 
@@ -68,6 +70,25 @@ FindIds cpu_ids(Isa isa) {
 #ifdef LUMIGRAD_HAVE_portable
     case Isa::portable:
       return &portable::find_ids;
+#endif
+    default:
+      throw_not_built(isa);
+  }
+}
+
+FindVisits cpu_visits(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return &avx512::find_visits;
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return &avx2::find_visits;
+#endif
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
+      return &portable::find_visits;
 #endif
     default:
       throw_not_built(isa);

@@ -187,12 +187,15 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* st
       if (batch.lengths[b] > 0) draw_block<Shape, kFeatures, kCount>(source, b, tile, limits, state, masks);
     }
   }
+  uint32_t closed = 0;
   for (int b = 0; b < kBlocks; ++b) {
     if (tile.left + block_left(b) >= view.width || tile.top + block_top(b) >= view.height) continue;
     const float* state = states + b * state_floats;
+    closed |= static_cast<uint32_t>(is_done(state)) << b;
     write_block(d.images.tile(), block_left(b), block_top(b), Pack::load(state + kTransmittance * kLanes),
                 Pack::load(state + kContributors * kLanes), state + kSums * kLanes);
   }
+  if (d.data.closed != nullptr) d.data.closed[number] = closed;
   d.images.write(tile.left, tile.top);
 }
 

@@ -30,6 +30,7 @@ struct ViewState {
   Buffer tile_starts;      // [tiles + 1]
   Buffer entries;          // Places by tile, nearest first.
   Buffer masks;            // For each entry, the blocks of the tile in which it was drawn, as bits.
+  Buffer closed;           // [tiles] the blocks whose pixels have all ended, as bits; of ellipses only.
   Buffer bounds;           // [P, kRecordFloats] along rays and for surfels, see cpu/view.h
   // Along rays: the pixels' rays and beams, and the motions of slices, see cpu/rays/field.h.
   Buffer rays, beams, motions;
@@ -43,8 +44,9 @@ struct ViewState {
 
   std::size_t bytes() const {
     return sixteens.bytes() + rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() +
-           entries.bytes() + masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + motions.bytes() +
-           touched.bytes() + rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() + slice_gradients.bytes();
+           entries.bytes() + masks.bytes() + closed.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() +
+           motions.bytes() + touched.bytes() + rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() +
+           slice_gradients.bytes();
   }
   void release_sums() {
     touched.release();

@@ -21,17 +21,6 @@ struct Search {
   int32_t* ids;
 };
 
-const uint32_t* numbers_of(const ViewData& data, int64_t count, Buffer& memory) {
-  uint32_t* numbers = memory.ensure<uint32_t>(static_cast<std::size_t>(data.places));
-  for (std::size_t i = 0; i < sixteens_of(count); ++i) {
-    uint32_t* to = numbers + data.sixteens[i].first;
-    for (unsigned rest = data.sixteens[i].drawn; rest != 0; rest &= rest - 1) {
-      *to++ = static_cast<uint32_t>(i * kLanes) + static_cast<uint32_t>(__builtin_ctz(rest));
-    }
-  }
-  return numbers;
-}
-
 // Sixteen pixels: block `number` of a tile, whose first pixel is (x, y).
 struct Block {
   int tile, number, x, y;

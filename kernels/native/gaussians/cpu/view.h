@@ -32,6 +32,7 @@ struct ViewData {
   const uint32_t* tile_starts;
   const uint32_t* entries;
   uint32_t* masks;
+  uint32_t* closed;  // Null along rays and for surfels.
 
   LG_INLINE const float* features_of(uint32_t place) const {
     return more_features != nullptr ? more_features + static_cast<int64_t>(place) * features.total()
@@ -63,7 +64,20 @@ inline ViewData view_data(ViewState& state, int64_t count) {
   data.tile_starts = state.tile_starts.ensure<uint32_t>(tiles + 1);
   data.entries = state.entries.ensure<uint32_t>(1);
   data.masks = state.masks.ensure<uint32_t>(1);
+  data.closed = bounded ? nullptr : state.closed.ensure<uint32_t>(tiles);
   return data;
+}
+
+// The numbers of the Gaussians within the scene, by place.
+inline const uint32_t* numbers_of(const ViewData& data, int64_t count, Buffer& memory) {
+  uint32_t* numbers = memory.ensure<uint32_t>(static_cast<std::size_t>(data.places));
+  for (std::size_t i = 0; i < sixteens_of(count); ++i) {
+    uint32_t* to = numbers + data.sixteens[i].first;
+    for (unsigned rest = data.sixteens[i].drawn; rest != 0; rest &= rest - 1) {
+      *to++ = static_cast<uint32_t>(i * kLanes) + static_cast<uint32_t>(__builtin_ctz(rest));
+    }
+  }
+  return numbers;
 }
 
 // Calls run(std::integral_constant<Lens, ...>) for the view's lens.

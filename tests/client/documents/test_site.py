@@ -17,6 +17,7 @@ from support.chromium import chromium
 
 # The first test builds the site, which takes minutes beside other work.
 pytestmark = pytest.mark.timeout(1200)
+WAIT_S = 150
 ROOT = Path(__file__).parents[3]
 WINDOW = {"width": 1400, "height": 900}
 PAGES = (
@@ -58,7 +59,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page() -> Iterator[Any]:
     """One page of a headless Chromium for all tests: each new one would compile the scripts of the site anew."""
     with chromium() as browser:
-        yield browser.new_page(viewport=WINDOW)
+        page = browser.new_page(viewport=WINDOW)
+        # The index of a search is read before the first key is taken.
+        page.set_default_timeout(WAIT_S * 1000)
+        yield page
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -84,7 +88,7 @@ def test_search_works_from_files(site: Path, page: Any) -> None:
         # Typed key by key, since the page searches when a key comes up; filling the field at once presses none.
         page.locator("input.md-search__input").press_sequentially("lame duck")
         first = page.locator(".md-search-result__link").first
-        first.wait_for(timeout=30_000)
+        first.wait_for()
         assert any(
             "operations" in link
             for link in page.locator(".md-search-result__link").evaluate_all("all => all.map(e => e.href)")
@@ -107,10 +111,10 @@ def test_searches_find_explanations_before_the_reference(site: Path, page: Any) 
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").press_sequentially(words)
         pages = page.locator(".md-search-result__item > a.md-search-result__link:first-of-type")
-        pages.first.wait_for(timeout=30_000)
+        pages.first.wait_for()
         # Each letter starts a new search, and the results of the last one arrive some time later.
         found = "all => all.slice(0, 5).map(e => e.href)"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WAIT_S
         while not well_found(first := pages.evaluate_all(found), expected):
             assert time.monotonic() < deadline, (words, first)
             page.wait_for_timeout(50)

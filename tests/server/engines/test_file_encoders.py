@@ -24,7 +24,7 @@ _STEP_SECONDS = 2e-5
 _NEVER_SECONDS = 1e4
 
 
-def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -> float:
+def held(call: Callable[[], object], *, calls: int = 1000, enough: float = 0.0) -> float:
     """Returns the largest part of a call's processor time between two steps of another thread; 1: it holds the GIL.
 
     The least of several calls counts, up to the first that has `enough`, as the other thread may wait for a core.

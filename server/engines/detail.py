@@ -94,14 +94,16 @@ class Cut:
         levels: [P] int8, the level of each page; `NONE` if it is not drawn.
         report: The levels of detail, as the reply reports them.
         is_packed: Whether its Gaussians come from packed pages, which are rounded.
-        has_backdrop: Whether there is a row for a backdrop after its Gaussians, and no spherical harmonics.
+        has_colors: Whether its tensors include spherical harmonics.
+        more_outputs: Outputs to compute besides those of the request.
     """
 
     table: LevelTable
     levels: Levels
     report: render_pb2.DrawnLevels
     is_packed: bool
-    has_backdrop: bool = False
+    has_colors: bool = True
+    more_outputs: tuple[str, ...] = ()
 
     @property
     def pages(self) -> npt.NDArray[np.int64]:
@@ -121,8 +123,8 @@ class Cut:
     @property
     def shapes(self) -> dict[str, list[int]]:
         """The shapes of its tensors."""
-        shapes = self.table.shapes(self.rows + self.has_backdrop)
-        if self.has_backdrop:
+        shapes = self.table.shapes(self.rows)
+        if not self.has_colors:
             del shapes["sh"]
         return shapes
 

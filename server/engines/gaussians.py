@@ -14,6 +14,7 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import (
+    CELL,
     ON_RAYS,
     ON_SURFELS,
     OUTPUTS,
@@ -398,6 +399,8 @@ def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
         "depths": [views, each],
         "conics": [views, each, 3],
         "projected_opacities": [views, each],
+        "visited": [views, each],
+        "closers": [views, -(-cameras[0].height // CELL), -(-cameras[0].width // CELL)],
     }
 
 

@@ -58,6 +58,15 @@ class Task:
     scene: scene_pb2.SceneRef | None
     cut: Cut | None = None
 
+    @property
+    def more_outputs(self) -> tuple[str, ...]:
+        """Outputs that the worker itself uses."""
+        return () if self.cut is None else self.cut.more_outputs
+
+    def forward_bytes(self, *, retain: bool, device: torch.device) -> int:
+        """Estimate the bytes of a forward pass."""
+        return self.plan.forward_bytes((*self.plan.outputs, *self.more_outputs), retain=retain, device=device)
+
     def cost(self, operation: str, nbytes: int, payload_bytes: int, device: torch.device) -> Cost:
         """Return the cost of an operation.
 
@@ -148,10 +157,11 @@ class ForwardState:
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """The outputs on the host, and the state if it is retained."""
+    """The outputs on the host, those that the worker itself uses, and the state if it is retained."""
 
     outputs: Mapping[str, Array]
     state: ForwardState | None
+    more: Mapping[str, Array] = field(default_factory=dict)
 
 
 class EngineRunner:
@@ -166,12 +176,16 @@ class EngineRunner:
         inputs = request.inputs()
         lanes = request.formats.lanes(names, call)
         into = self._buffers(task.engine, task.plan, [request.formats], lanes, retain=retain)
-        forward = yield from self._forward(task, inputs, names, call, retain=retain, into=into)
+        more = task.more_outputs
+        forward = yield from self._forward(task, inputs, (*names, *more), call, retain=retain, into=into)
         with call.times.stage("download"):
             tensors = request.formats.converted({name: forward.outputs[name] for name in names})
-            download = self._transfer.start_download(tensors, lanes)
+            tensors += [forward.outputs[name] for name in more]
+            download = self._transfer.start_download(tensors, [*lanes, *[NoLane()] * len(more)])
         state = None if forward.state is None else ForwardState(task, forward.state)
-        return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
+        found = dict(zip((*names, *more), download.arrays, strict=True))
+        outputs = {name: found[name] for name in names}
+        return Delivery(ForwardResult(outputs, state, {name: found[name] for name in more}), download)
 
     def batch_entry(self, request: ForwardJob, call: Call) -> BatchEntry | None:
         """Return the batch entry of a forward pass that is not retained; None if it runs alone."""

@@ -116,7 +116,7 @@ class EngineService(ABC):
             request = self._request(header.spec, call, "spec", formats, is_differentiated=retain)
             task, plan = request.task, request.task.plan
             reserved = request.formats.reply_bytes(plan, limits, task.field)
-            memory = plan.forward_bytes(plan.outputs, retain=retain, device=runtime.transfer.device)
+            memory = task.forward_bytes(retain=retain, device=runtime.transfer.device)
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
@@ -131,6 +131,8 @@ class EngineService(ABC):
                 # Released now rather than once the reply is sent: frames of a stream are sent in order, and an earlier
                 # frame may wait for this room.
                 request.scene.drawn()
+        if isinstance(request.scene, LevelView):
+            request.scene.note(result.more)
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)

@@ -179,6 +179,8 @@ class _Batch:
             cost = self._cost(group.task, self._payload_bytes)
             # A full queue refuses a batch only at its beginning, when nothing is lost.
             result = runtime.executor.deliver_steps(work, call, cost, entry, waits=bool(self._rendered))
+            if isinstance(view, LevelView):
+                view.note(result.more)
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
             if len(group.items) == 1:
@@ -229,8 +231,8 @@ class _Batch:
         return False
 
     def _cost(self, task: Task, payload_bytes: int) -> Cost:
-        plan, device = task.plan, self._runtime.transfer.device
-        memory = plan.forward_bytes(plan.outputs, retain=False, device=device)
+        device = self._runtime.transfer.device
+        memory = task.forward_bytes(retain=False, device=device)
         return task.cost("forward", memory + payload_bytes, payload_bytes, device)
 
     def _fail(self, index: int, error: Exception) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from lumigrad.kernels.gaussians import VISITS
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Call, held
 from lumigrad.server.core.errors import BusyError
@@ -21,7 +23,7 @@ from lumigrad.server.engines.requests import Plan, check_cameras
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.level_pages import LevelPages, with_tensors
 from lumigrad.server.scenes.levels import LevelsContent
-from lumigrad.server.scenes.occlusion import Occlusion
+from lumigrad.server.scenes.occlusion import Hidden, Occlusion, visited_pages
 from lumigrad.server.storage.page_pool import CutRows
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
@@ -68,6 +70,8 @@ class LevelView:
         self._waits = not settings.HasField("wait") or settings.wait
         self._detail = detail = Detail.of(settings, runtime.pages.room_rows(table))
         require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
+        # The search for hidden pages, and what it found if the image can tell more.
+        self._search: tuple[Occlusion, Hidden] | None = None
         # The levels to draw, [P], and the errors of all levels, [P, L].
         self._wanted, self._errors = chosen(table, gaussian_cameras(spec, field), detail)
         self.cut = Cut(table, self._wanted, render_pb2.DrawnLevels(), is_packed)
@@ -100,7 +104,8 @@ class LevelView:
         view = replace(self.cut, levels=np.where(levels >= 0, levels, self._wanted))
         calls = self._runtime, self._call, self._gathered, self.drawn
         occlusion = Occlusion(self._scene_id, view, levels >= 0, spec, plan, *calls)
-        seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
+        hidden = occlusion.hidden(detail.most_rows)
+        seen = self._wanted if hidden is None else np.where(hidden.by_search, NONE, self._wanted).astype(np.int8)
         self._wanted = fitted(self._table, seen, plan.cameras, detail)
         # Pages that have arrived meanwhile may be finer than those that were drawn, and hide less.
         is_same = np.array_equal(self._wanted, seen)
@@ -109,7 +114,28 @@ class LevelView:
         if rows > detail.most_rows:
             what = f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows}"
             raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
-        return replace(self.cut, levels=levels, report=self._report(levels))
+        cut = replace(self.cut, levels=levels, report=self._report(levels))
+        is_searched = np.array_equal(levels, np.where(seen >= 0, view.levels, NONE))
+        # Sums of gradients must not depend on whether an image is known.
+        if hidden is None or not is_searched or not cut.is_packed:
+            return cut
+        if hidden.by_image is not None:
+            # The report is the same as that of the first call.
+            self._wanted = np.where(hidden.by_image, NONE, self._wanted).astype(np.int8)
+            return replace(cut, levels=np.where(hidden.by_image, NONE, levels).astype(np.int8))
+        if len(plan.cameras) > 1 or not hidden.is_repeated:
+            return cut
+        self._search = occlusion, hidden
+        return replace(cut, more_outputs=VISITS)
+
+    def note(self, outputs: Mapping[str, Array]) -> None:
+        """Take the `more_outputs` of an image of the cut, and keep which pages it does not need."""
+        if self._search is None:
+            return
+        occlusion, hidden = self._search
+        needed = np.zeros(len(self.cut.levels), bool)
+        needed[self.cut.pages] = visited_pages(outputs["visited"][0], self.cut.counts)
+        occlusion.keep(replace(hidden, by_image=~needed), self._detail.most_rows)
 
     def receive(self, _: PayloadReader) -> None:
         """Take nothing from the payload, because rows come from pages."""

@@ -158,7 +158,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """Return the rows of a cut, which may still have to be filled."""
-        parts = "/with backdrop" if cut.has_backdrop else ""
+        parts = "" if cut.has_colors else "/without colours"
         name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}{_form(cut.is_packed)}"
         with self._lock:
             found = self._cache.get(name)

@@ -11,6 +11,7 @@ import torch
 
 from lumigrad.client import Camera
 from lumigrad.client.wire.cameras import camera_message
+from lumigrad.kernels.gaussians import CELL, VISITS
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.core.metrics import Metrics
@@ -50,7 +51,7 @@ class Deleting:
         self._spool.touch = lambda scene_id: False
         self._pool.forget(SCENE)
         self._pool.cut(SCENE, self._cut, torch.device("cpu"))
-        return np.zeros(1, bool)
+        return None
 
 
 @pytest.mark.parametrize("most_rows", [1, 0])
@@ -97,6 +98,8 @@ def test_a_search_for_hidden_pages_counts_only_what_it_adds_to_the_rows() -> Non
     rows: Any = SimpleNamespace(tensors={name: torch.ones(shape) for name, shape in shapes.items()}, bytes=44 * count)
     unused: Any = None
     search = Occlusion(SCENE, unused, unused, spec, plan, runtime, StandInCall(), unused, unused)  # type: ignore[arg-type]
-    assert not search._drawn(rows, 5.0, plan.cameras[0], 0).any()
-    drawing = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
-    assert costs == [drawing + 4 * count]
+    visited, closing = search._drawn(rows, 0)
+    assert visited.shape == (count,)
+    assert closing.shape == (48 // CELL, 64 // CELL)
+    outputs = ("color", "depths", *VISITS)
+    assert costs == [plan.forward_bytes(outputs, retain=False, device=runtime.transfer.device)]

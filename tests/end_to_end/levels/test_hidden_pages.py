@@ -33,6 +33,8 @@ FRONT = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), **SIZE, fov_degrees=50
 BACK = Camera.look_at((0.3, 0.2, GAP * WALLS), (0, 0, 0), (0, -1, 0), **SIZE, fov_degrees=50)
 # This camera is in the boxes of two walls.
 BETWEEN = Camera.look_at((0, 0, 3.5 * GAP), (0, 0, 5 * GAP), (0, -1, 0), **SIZE, fov_degrees=50)
+# A camera near the floor of the walls, which sees them through windows.
+LOW = Camera.look_at((0, 7, -2), (0, -3, 16), (0, -1, 0), **SIZE, fov_degrees=60)
 ASIDE = Camera.look_at((-80, 0, 30), (0, 0, 30), (0, -1, 0), **SIZE, fov_degrees=50)
 
 
@@ -233,6 +235,41 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
         client.delete(scene)
         scene = client.put(LEVELS)
         assert passes(FRONT) > 0
+
+
+def test_a_view_that_repeats_draws_only_pages_that_show(tmp_path: Path) -> None:
+    """The image of a second call tells more than a search. Reports and gradients are those of the first call."""
+    log = tmp_path / "pages"
+    module = "import lumigrad.server.scenes.level_view as module"
+    gathered = f"(open({str(log)!r}, 'a').write(str(len(view.cut.pages)) + ' '), plain(view))[1]"
+    counting = (module, "plain = module.LevelView.gather", f"module.LevelView.gather = lambda view: {gathered}")
+    with (
+        spooling(tmp_path / "spool", supervised=False, before=counting) as process,
+        Client(process.target) as client,
+    ):
+        scene = client.put(LEVELS)
+
+        def pages(camera: Camera, **settings: Any) -> int:
+            """The pages that a call gathers; its image is that of all pages."""
+            log.write_text("")
+            frame = client.render(scene, camera, **settings)
+            everything = ALL if "retain" in settings else ROUNDED
+            assert np.array_equal(frame.color, client.render(everything, camera).color)
+            reports.append(frame.levels)
+            return int(log.read_text())
+
+        for camera in (FRONT, BACK, LOW):
+            reports: list[object] = []
+            first, second, third, fourth = (pages(camera) for _ in range(4))
+            assert first == second >= third == fourth
+            retained = [pages(camera, retain=True) for _ in range(2)]
+            assert retained == [first, first]
+            assert all(report == reports[0] for report in reports)
+        # A search draws whole pages, and LOW does not see the second one behind the first.
+        assert third < first
+        client.delete(scene)
+        scene = client.put(LEVELS)
+        assert pages(LOW) == first
 
 
 def test_a_call_that_ends_while_it_looks_gives_back_its_room(

@@ -1,8 +1,7 @@
-"""Boxes as cameras see them, and the pixels that nearer Gaussians leave open."""
+"""Boxes as cameras see them, and the boxes that nearer Gaussians hide."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,9 @@ import pytest
 import torch
 
 from lumigrad.kernels import gaussians
-from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
-from lumigrad.server.engines.occlusion import (
-    ScreenBoxes,
-    all_tiles,
-    can_hide,
-    least_transmittance,
-    open_tiles,
-    with_backdrop,
-)
+from lumigrad.kernels.gaussians import CELL, VISITS, Camera, Gaussians, Settings
+from lumigrad.server.engines.occlusion import ScreenBoxes, all_cells, can_hide
+from support.closeness import assert_same_bits
 
 WIDTH, HEIGHT = 100, 61
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -76,9 +69,17 @@ def boxes_of(scene: Gaussians) -> np.ndarray:
     return torch.stack([scene.means - reach, scene.means + reach], 1).float().numpy()
 
 
+def cells_of(pixels: np.ndarray) -> np.ndarray:
+    """Returns the cells [rows, columns] with any of some pixels [H, W]."""
+    height, width = pixels.shape
+    padded = np.pad(pixels, ((0, -height % CELL), (0, -width % CELL)))
+    rows, columns = (size // CELL for size in padded.shape)
+    return np.asarray(padded.reshape(rows, CELL, columns, CELL).any(axis=(1, 3)))
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_gaussians_are_drawn_on_the_tiles_of_their_boxes_alone(seed: int, name: str) -> None:
+def test_gaussians_are_drawn_on_the_cells_of_their_boxes_alone(seed: int, name: str) -> None:
     random, settings = np.random.default_rng(seed), Settings(**SETTINGS[name])
     camera = looking(random)
     scene = random_scene(random, camera, 150)
@@ -106,23 +107,18 @@ def contained(scene: Gaussians, camera: Camera, settings: Settings) -> tuple[int
     for row in range(len(bounds)):
         one = Gaussians(**{key: value[row : row + 1] for key, value in scene.tensors().items()})
         alpha = gaussians.forward(one, [camera], settings, outputs=("alpha",)).outputs["alpha"][0]
-        touched = open_tiles(alpha).numpy()
+        touched = cells_of(alpha.numpy() > 0)
         boxes = ScreenBoxes(bounds[row : row + 1], camera, settings)
         for place in np.argwhere(touched):
-            tile = np.zeros_like(touched)
-            tile[tuple(place)] = True
-            assert boxes.meet(tile)[0], (row, place)
+            cell = np.zeros_like(touched)
+            cell[tuple(place)] = True
+            assert boxes.meet(cell)[0], (row, place)
         is_known = boxes.near[0] > 0
-        assert is_known or boxes.meet(all_tiles(camera))[0]
+        assert is_known or boxes.meet(all_cells(camera))[0]
         known += bool(is_known)
         drawn += bool(touched.any())
-        missed += not boxes.meet(all_tiles(camera))[0]
+        missed += not boxes.meet(all_cells(camera))[0]
     return known, drawn, missed
-
-
-def with_room(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the rows and one more, [N + 1], which is not a Gaussian yet."""
-    return {name: torch.cat([values, torch.full_like(values[:1], torch.nan)]) for name, values in rows.items()}
 
 
 def layers(random: np.random.Generator, camera: Camera, count: int, depth: float) -> Gaussians:
@@ -142,59 +138,53 @@ def layers(random: np.random.Generator, camera: Camera, count: int, depth: float
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, name: str) -> None:
+def test_boxes_behind_the_closers_of_their_cells_do_not_show(seed: int, name: str) -> None:
     random, settings = np.random.default_rng(seed), Settings(**SETTINGS[name])
-    camera, depth = looking(random), 10 ** random.uniform(-1, 3)
-    scene = layers(random, camera, 120, depth)
-    names = ("means", "quats", "scales", "opacities")
-    rows = {key: value for key, value in scene.tensors().items() if key in names}
+    camera = looking(random)
+    front, rest = layers(random, camera, 400, 10.0), random_scene(random, camera, 300)
 
-    def drawn(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
+    def drawn(scenes: list[Gaussians], *outputs: str) -> dict[str, torch.Tensor]:
+        tensors = {key: torch.cat([scene.tensors()[key] for scene in scenes]) for key in front.tensors()}
+        return gaussians.forward(Gaussians(**tensors), [camera], settings, outputs=outputs).outputs
 
-    found = open_tiles(drawn(with_backdrop(with_room(rows), camera, settings, depth)))
-    # The weakest Gaussian is blended the longest; stronger ones may be left out where they would end a pixel.
-    behind = with_backdrop(with_room(rows), camera, settings, depth * 1.01)
-    behind["opacities"][-1] = 1.05 * settings.alpha_min
-    shown = open_tiles(drawn(behind))
-    assert (found | ~shown).all()
-    assert float((found != shown).float().mean()) <= 0.02
-    assert 0.01 < float(found.float().mean()) < 0.95
-
-
-@pytest.mark.parametrize("alpha_min", [1 / 255, 0.3])
-def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> None:
-    """The remaining light suffices to blend the weakest Gaussian, but a backdrop would end the pixel."""
-    camera = Camera.opencv(80, 80, 50, 30, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
-    front = {
-        "means": tensor([[0, 0, 2]]),
-        "quats": tensor([[1, 0, 0, 0]]),
-        "scales": tensor([[100, 100, 1e-3]]),
-        "opacities": torch.ones(1),
-    }
-    settings = Settings(alpha_min=alpha_min, transmittance_min=(1 - 0.99) * (1 - 1.001 * alpha_min))
-
-    def drawn(tensors: dict[str, torch.Tensor], settings: Settings) -> torch.Tensor:
-        return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
-
-    behind = with_backdrop(with_room(front), camera, settings, 5.0)
-    behind["opacities"][-1] = 1.0005 * alpha_min
-    assert (drawn(behind, settings) > 0).all()
-    passing = replace(settings, transmittance_min=least_transmittance(settings))
-    assert open_tiles(drawn(with_backdrop(with_room(front), camera, settings, 4.0), passing)).all()
+    found = drawn([front], "depths", *VISITS)
+    closers, depths = found["closers"][0].numpy(), found["depths"][0].numpy()
+    closing = np.where(closers >= 0, depths[np.maximum(closers, 0)], np.inf).astype(np.float64)
+    bounds = boxes_of(rest)
+    boxes = ScreenBoxes(bounds, camera, settings)
+    hidden = boxes.behind(closing)
+    shown = Gaussians(**{key: value[torch.from_numpy(~hidden)] for key, value in rest.tensors().items()})
+    images = ("color", "transmittance", "contributors")
+    assert_same_bits(as_arrays(drawn([front, rest], *images)), as_arrays(drawn([front, shown], *images)))
+    # Boxes that meet a cell are hidden if they are behind it; one cell at a time, this is what `behind` says of all.
+    in_picture = boxes.meet(all_cells(camera))
+    for box in np.flatnonzero(in_picture):
+        met = [depth for cell, depth in np.ndenumerate(closing) if boxes.meet(one_cell(closing.shape, cell))[box]]
+        assert hidden[box] == (boxes.near[box] > max(met))
+    assert int((hidden & in_picture).sum()) > 3
 
 
-def test_boxes_cover_the_tiles_that_they_meet() -> None:
+def as_arrays(outputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+def one_cell(shape: tuple[int, ...], cell: tuple[int, ...]) -> np.ndarray:
+    cells = np.zeros(shape, bool)
+    cells[cell] = True
+    return cells
+
+
+def test_boxes_cover_the_cells_that_they_meet() -> None:
     random = np.random.default_rng(7)
     camera = looking(random)
     bounds = boxes_of(random_scene(random, camera, 40))
     boxes = ScreenBoxes(bounds, camera, Settings())
     some = np.arange(0, len(bounds), 3)
     covered = boxes.covered(some)
-    for tile in np.ndindex(*covered.shape):
+    for cell in np.ndindex(*covered.shape):
         one = np.zeros_like(covered)
-        one[tile] = True
-        assert covered[tile] == boxes.meet(one)[some].any()
+        one[cell] = True
+        assert covered[cell] == boxes.meet(one)[some].any()
     assert covered.sum() > 0
     assert not boxes.covered(some[:0]).any()
 
@@ -209,7 +199,6 @@ def test_what_is_not_known_hides_nothing() -> None:
         Settings(scale_modifier=2.0),
         Settings(response="ray"),
         Settings(semantics="inria_exact"),
-        Settings(radius_clip=1000.0),
     ):
         assert not can_hide(camera, settings)
     bent = Camera.opencv(50, 50, 32, 24, *pose, 64, 48, distortion=(0.1, 0, 0, 0))

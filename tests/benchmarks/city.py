@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import matplotlib
 import numpy as np
@@ -64,7 +65,7 @@ class View:
         total: Gaussians of the finest level.
         drawn: Gaussians that are drawn.
         blended: Drawn Gaussians that contribute to a pixel.
-        view_ms: A call that repeats the previous one.
+        view_ms: A call of a view that was drawn at least three times.
         new_ms: A call from a camera that has moved a little, whose pages are in memory.
         gradients_ms: A call of Backward.
         in_view: Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
@@ -131,22 +132,26 @@ def _view(
     """Measures the view of one camera in one city."""
     camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
     image = client.render(scene, camera, settings=settings)
+    for _ in range(2):
+        client.render(scene, camera, settings=settings)
     assert image.levels is not None
     assert not image.levels.coarse_pages
     upstream = np.ones_like(image.color)
-    view_ms = new_ms = gradients_ms = 0.0
+    repeated, new, gradients = list[float](), list[float](), list[float]()
     blended = 0
     for turn in range(ROUNDS):
-        view_ms += _taken(process, lambda: client.render(scene, camera, settings=settings)) / ROUNDS
+        repeated.append(_taken(process, lambda: client.render(scene, camera, settings=settings)))
         moved = _camera(name, forward=(turn + 1) * STEP)
-        new_ms += _taken(process, partial(client.render, scene, moved, settings=settings)) / ROUNDS
+        new.append(_taken(process, partial(client.render, scene, moved, settings=settings)))
         client.render(scene, camera, settings=settings)
     for _ in range(ROUNDS):
         frame = client.render(scene, camera, settings=settings, retain=True)
         before = process.processor_seconds()
         blended = len(frame.backward(upstream, release=True).index)
-        gradients_ms += (process.processor_seconds() - before) * 1e3 / ROUNDS
-    view = View(name, error_px, scene.count, sum(image.levels.counts), blended, view_ms, new_ms, gradients_ms)
+        gradients.append((process.processor_seconds() - before) * 1e3)
+    view = View(
+        name, error_px, scene.count, sum(image.levels.counts), blended, *map(median, (repeated, new, gradients))
+    )
     if every is None:
         return view
     decibels = psnr(image.color, every.color), psnr(image.color, every.truth), psnr(every.color, every.truth)

@@ -45,7 +45,7 @@ _LARGEST_LABEL, _COLORED = 127, 32
 # Formats whose levels are not exactly those that were saved, and the side of the squares that they encode as a whole.
 _LOSSY, _SQUARE = ("JPEG", "MPO", "JPEG2000", "WEBP", "HEIF", "AVIF"), 16
 # At most so many colours of labels, and levels of grey ones, are in a picture.
-_MOST_COLORS, _MOST_LABELS = 256, 32
+_MOST_COLORS = 256
 _UNREADABLE = {
     **dict.fromkeys((".heic", ".heif"), "HEIC needs the package pillow-heif; install it, or convert it to JPEG or PNG"),
     **dict.fromkeys(
@@ -149,8 +149,6 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
             levels = np.asarray(_decoded(picture).convert("L"))
         else:
             levels = _of_colors(_decoded(picture).convert("RGB"), path, is_exact)
-        if is_exact:
-            _check_weights(levels, path)
         turned = _turned(image.fromarray(levels), orientation)
         mask = np.asarray(turned.resize(size, image.Resampling.NEAREST), np.uint8)
     if not mask.any():
@@ -211,26 +209,6 @@ def _check_bright(most: Array, path: Path) -> None:
             path,
             f"expected labels of colours with a level above {_COLORED}, got a darker area, which may be a label or the "
             "black of a compressed picture; save it as PNG with exact colours, or in black and white",
-        )
-
-
-def _check_weights(levels: Array, path: Path) -> None:
-    """Raises InvalidArgument for numbers of things among which some are so large that they would pass for weights."""
-    image: Any = require("PIL.Image", "fit", "reading masks")
-    counted = image.fromarray(levels).getcolors(_MOST_LABELS)
-    if levels.max(initial=0) <= _LARGEST_LABEL or counted is None:
-        return
-    low = sorted(level for _, level in counted if 0 < level <= _COLORED)
-    if not low:
-        return
-    # The levels of a smoothed edge do not fill areas.
-    corner = levels[:-1, :-1]
-    is_flat = (corner == levels[1:, :-1]) & (corner == levels[:-1, 1:]) & (corner == levels[1:, 1:])
-    if np.isin(corner[is_flat], low).any():
-        raise malformed(
-            path,
-            f"expected weights from 0 (ignored) to 255, or numbers of things up to {_LARGEST_LABEL}, got areas of "
-            f"{', '.join(map(str, low))} beside {levels.max()}, which may be either; save it in black and white",
         )
 
 

@@ -304,8 +304,8 @@ def test_masks_are_what_is_not_black_or_not_transparent(tmp_path: Path, name: st
     np.testing.assert_array_equal(read_mask(tmp_path / name, WHOLE), MASK)
 
 
-def test_labels_that_may_be_black_or_weights_are_refused(tmp_path: Path):
-    """Each of them was a mask that ignored one of the things in it, without a word."""
+def test_labels_that_may_be_black_are_refused(tmp_path: Path):
+    """A mask ignored one of the things in it, without a word."""
     size = 96
     painted = np.zeros((size, size, 3), np.uint8)
     painted[16:48, 16:80], painted[56:, 16:80] = (180, 0, 40), (24, 0, 0)
@@ -315,11 +315,23 @@ def test_labels_that_may_be_black_or_weights_are_refused(tmp_path: Path):
     # The same in PNG is exact.
     Image.fromarray(painted).save(tmp_path / "dark.png")
     np.testing.assert_array_equal(read_mask(tmp_path / "dark.png", (size, size)) > 0, painted.any(axis=-1))
-    numbers = np.zeros((size, size), np.uint8)
-    numbers[16:48, 16:80], numbers[56:, 16:80] = 3, 255
-    Image.fromarray(numbers).save(tmp_path / "void.png")
-    with pytest.raises(InvalidArgument, match=r"void\.png: expected weights from 0 .* got areas of 3 beside 255"):
-        read_mask(tmp_path / "void.png", (size, size))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 254), (16, 235), (25, 255)])
+def test_small_weights_of_grey_masks_stay(tmp_path: Path, low: int, high: int):
+    size = 96
+    weights = np.zeros((size, size), np.uint8)
+    weights[16:48, 16:80], weights[56:, 16:80] = low, high
+    Image.fromarray(weights).save(tmp_path / "grey.png")
+    clear = np.full((size, size, 4), 255, np.uint8)
+    clear[..., 3] = weights
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    Image.fromarray(weights.astype(np.float32) / 255).save(tmp_path / "deep.tif")
+    for path in tmp_path.iterdir():
+        # Floats are rounded up.
+        np.testing.assert_allclose(
+            read_mask(path, (size, size)), weights, atol=path.suffix == ".tif", err_msg=path.name
+        )
 
 
 @pytest.mark.parametrize("quality", [30, 75, 95])

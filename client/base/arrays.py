@@ -52,7 +52,7 @@ def refuse_masks(name: str, value: Any) -> None:
     """
     if isinstance(value, list | tuple):
         for part in value:
-            if not isinstance(part, float | int):
+            if not isinstance(part, float | int | np.generic):
                 refuse_masks(name, part)
     # The attribute is looked up first, since importing numpy.ma takes time.
     elif isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):

@@ -10,7 +10,9 @@ from lumigrad.v1 import render_pb2
 
 @dataclass(frozen=True)
 class DrawnLevels:
-    """The part of a scene with levels of detail that was drawn.
+    """The part of a scene with levels of detail that a new view draws.
+
+    A repeated view may draw fewer pages, with the same image.
 
     Attributes:
         counts: Gaussians of each level, the finest first.

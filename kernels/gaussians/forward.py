@@ -58,8 +58,8 @@ class Forward:
             (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`; and together
             "visited" uint8 [C, N], 1 for Gaussians that may contribute to a pixel or end its blending, so that images
             without the others are the same, and "closers" i32 [C, ceil(H / 8), ceil(W / 8)], for each square of 8x8
-            pixels the index of the Gaussian at which its last pixel has ended, -1 where one has not: not along rays,
-            and only of whole images. With surfels "depth"
+            pixels the index of the Gaussian at which its last pixel has ended, or of one soon behind it, -1 where
+            one has not: not along rays, and only of whole images. With surfels "depth"
             blends depths of their centres, "means2d" are the centres of their boxes in the image, and there are also
             "median_depth" [C, H, W], the depth of the last Gaussian in front of which the transmittance exceeds one
             half, 0 where there is none; "normals" [C, H, W, 3], the third axes turned to the camera, blended, world

@@ -50,6 +50,7 @@ class Task:
         field: The path of the spec in the request, for error texts.
         scene: The stored scene; None if the scene came with the request.
         cut: The part of a scene with levels that is drawn.
+        more_outputs: Outputs that the worker itself uses.
     """
 
     engine: Engine
@@ -57,15 +58,7 @@ class Task:
     field: str
     scene: scene_pb2.SceneRef | None
     cut: Cut | None = None
-
-    @property
-    def more_outputs(self) -> tuple[str, ...]:
-        """Outputs that the worker itself uses."""
-        return () if self.cut is None else self.cut.more_outputs
-
-    def forward_bytes(self, *, retain: bool, device: torch.device) -> int:
-        """Estimate the bytes of a forward pass."""
-        return self.plan.forward_bytes((*self.plan.outputs, *self.more_outputs), retain=retain, device=device)
+    more_outputs: tuple[str, ...] = ()
 
     def cost(self, operation: str, nbytes: int, payload_bytes: int, device: torch.device) -> Cost:
         """Return the cost of an operation.
@@ -180,12 +173,13 @@ class EngineRunner:
         forward = yield from self._forward(task, inputs, (*names, *more), call, retain=retain, into=into)
         with call.times.stage("download"):
             tensors = request.formats.converted({name: forward.outputs[name] for name in names})
-            tensors += [forward.outputs[name] for name in more]
+            tensors += map(forward.outputs.__getitem__, more)
             download = self._transfer.start_download(tensors, [*lanes, *[NoLane()] * len(more)])
         state = None if forward.state is None else ForwardState(task, forward.state)
-        found = dict(zip((*names, *more), download.arrays, strict=True))
-        outputs = {name: found[name] for name in names}
-        return Delivery(ForwardResult(outputs, state, {name: found[name] for name in more}), download)
+        # The first arrays are those of the reply.
+        outputs = dict(zip(names, download.arrays, strict=False))
+        others = dict(zip(more, download.arrays[len(names) :], strict=True))
+        return Delivery(ForwardResult(outputs, state, others), download)
 
     def batch_entry(self, request: ForwardJob, call: Call) -> BatchEntry | None:
         """Return the batch entry of a forward pass that is not retained; None if it runs alone."""

@@ -116,7 +116,7 @@ class EngineService(ABC):
             request = self._request(header.spec, call, "spec", formats, is_differentiated=retain)
             task, plan = request.task, request.task.plan
             reserved = request.formats.reply_bytes(plan, limits, task.field)
-            memory = task.forward_bytes(retain=retain, device=runtime.transfer.device)
+            memory = plan.forward_bytes(plan.outputs + task.more_outputs, retain=retain, device=runtime.transfer.device)
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
@@ -343,7 +343,10 @@ class RenderService(EngineService):
             assert isinstance(plan, GaussianPlan)
             cut = scene.choose(spec, plan)
             plan = engine.plan(spec, scene.outline.shapes, runtime.limits, field)
-        task = Task(engine, plan if cut is None else of_pixels(plan), field, scene.reference, cut)
+        if cut is None:
+            task = Task(engine, plan, field, scene.reference)
+        else:
+            task = Task(engine, of_pixels(plan), field, scene.reference, cut, cut.more_outputs)
         call.record.facts["cameras"] = len(spec.cameras)
         call.record.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
         images = ImageFormats.of(formats, task.plan, f"{field.removesuffix('spec')}formats")

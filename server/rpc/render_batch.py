@@ -231,8 +231,8 @@ class _Batch:
         return False
 
     def _cost(self, task: Task, payload_bytes: int) -> Cost:
-        device = self._runtime.transfer.device
-        memory = task.forward_bytes(retain=False, device=device)
+        plan, device = task.plan, self._runtime.transfer.device
+        memory = plan.forward_bytes(plan.outputs + task.more_outputs, retain=False, device=device)
         return task.cost("forward", memory + payload_bytes, payload_bytes, device)
 
     def _fail(self, index: int, error: Exception) -> None:

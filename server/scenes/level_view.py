@@ -116,13 +116,14 @@ class LevelView:
             raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
         cut = replace(self.cut, levels=levels, report=self._report(levels))
         is_searched = np.array_equal(levels, np.where(seen >= 0, view.levels, NONE))
+        is_late = not np.array_equal(levels, self._wanted)
         # Sums of gradients must not depend on whether an image is known.
-        if hidden is None or not is_searched or not cut.is_packed:
+        if hidden is None or not is_searched or is_late or not cut.is_packed:
             return cut
         if hidden.by_image is not None:
             # The report is the same as that of the first call.
-            self._wanted = np.where(hidden.by_image, NONE, self._wanted).astype(np.int8)
-            return replace(cut, levels=np.where(hidden.by_image, NONE, levels).astype(np.int8))
+            self._wanted = np.where(hidden.by_image, NONE, levels).astype(np.int8)
+            return replace(cut, levels=self._wanted)
         if len(plan.cameras) > 1 or not hidden.is_repeated:
             return cut
         self._search = occlusion, hidden

@@ -83,7 +83,7 @@ class Occlusion:
     release: Callable[[], None]
 
     def hidden(self, most_rows: int) -> Hidden | None:
-        """Return which pages no camera sees, [P]; None if none can be hidden, or not enough to be worth a search.
+        """Return which pages no camera sees, [P]; None if none can be hidden, or the view has too few Gaussians.
 
         At most `most_rows` Gaussians are drawn at a time to find them, unless they are known from an earlier call with
         this view.
@@ -103,7 +103,7 @@ class Occlusion:
             passes += drawn
         pages = np.zeros(len(cut.levels), bool)
         pages[cut.pages] = ~seen
-        # Where no pass is worth it, an image would not tell more.
+        # Where no pass is worth it, images are not looked at either.
         found = Hidden(pages, None if passes else pages)
         self.keep(found, most_rows)
         return found
@@ -126,9 +126,9 @@ class Occlusion:
         cut, counts, pixels = self.cut, self.cut.counts, camera.width * camera.height
         boxes = ScreenBoxes(cut.table.bounds[cut.pages, cut.levels[cut.pages]], camera, self.plan.settings)
         seen = boxes.meet(all_cells(camera))
-        # Pages that are not present are never drawn, but may be hidden.
+        # Pages that are empty or not present are never drawn, but may be hidden.
         order = np.argsort(boxes.near, kind="stable")
-        order = order[self.present[cut.pages[order]]]
+        order = order[self.present[cut.pages[order]] & (counts[order] > 0)]
         is_drawn = np.zeros(len(seen), bool)
         room, passes = max(1, cut.rows // _FIRST_FRACTION), 0
         # The part of what could be hidden that the last pass has hidden.

@@ -72,7 +72,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
     """Pages and cuts of one tenant, by name. They share the memory of stored scenes, and count towards its budget.
 
     A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both. The pool also keeps which pages are
-    hidden in the last views, a bit for each page, since finding them takes about as long as drawing the others.
+    hidden in the last views, one or two bits for each page: finding them takes about as long as drawing the others.
 
     A cut serves only one view, and can be copied from pages again: once it is drawn, it is evicted before any page.
     """
@@ -133,7 +133,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         return found
 
     def hidden(self, scene_id: str, view: str) -> torch.Tensor | None:
-        """Return which pages are hidden in a view, [P / 8] bytes of bits, if that is known."""
+        """Return which pages are hidden in a view, bits in bytes, if that is known."""
         name = f"{scene_id}/hidden/{view}"
         with self._lock:
             found = self._cache.get(name)

@@ -15,9 +15,9 @@
 
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cpu/engine.h"
-#include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/lists/ids.h"
+#include "gaussians/cpu/lists/visits.h"
 #include "gaussians/cpu/packed.h"
-#include "gaussians/cpu/visits.h"
 #include "gaussians/sensor_pose.h"
 
 namespace nb = nanobind;

@@ -6,9 +6,9 @@
 #include "common/cuda/binding.h"
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cuda/engine.h"
-#include "gaussians/cuda/ids.h"
 #include "gaussians/cuda/kept.h"
-#include "gaussians/cuda/visits.h"
+#include "gaussians/cuda/lists/ids.h"
+#include "gaussians/cuda/lists/visits.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,8 +1,8 @@
 // Selects the loops that were compiled for an instruction set.
 #include "gaussians/cpu/engine.h"
-#include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/lists/ids.h"
+#include "gaussians/cpu/lists/visits.h"
 #include "gaussians/cpu/packed.h"
-#include "gaussians/cpu/visits.h"
 
 #include <stdexcept>
 

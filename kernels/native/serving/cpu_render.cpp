@@ -11,7 +11,7 @@
 #include "common/isa.h"
 #include "common/pool.h"
 #include "common/threads.h"
-#include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/lists/ids.h"
 #include "spheres/cpu/engine.h"
 
 namespace lumigrad::serving {

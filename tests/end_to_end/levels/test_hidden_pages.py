@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,18 @@ def test_a_handful_of_gaussians_in_a_handful_of_pixels_is_drawn(client: Client, 
     expected = client.render(plain, camera, outputs=OUTPUTS)
     for name in OUTPUTS:
         assert np.array_equal(frame[name], expected[name]), name
+
+
+def test_empty_pages_are_passed_over(client: Client) -> None:
+    counts = LEVELS.counts.copy()
+    counts[0] = 0
+    levels = replace(
+        LEVELS, counts=counts, source=lambda page, level: LEVELS.source(page, level)[: counts[page, level]]
+    )
+    frame = client.render(client.put(levels), FRONT, outputs=OUTPUTS, retain=True)
+    plain = client.render(joined(levels, PLACES), FRONT, outputs=OUTPUTS)
+    for name in OUTPUTS:
+        assert np.array_equal(frame[name], plain[name]), name
 
 
 @pytest.mark.parametrize("near", [3.0, 9.0, 19.0, 20.0, 33.0])

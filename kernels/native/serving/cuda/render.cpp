@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gaussians/cuda/engine.h"
-#include "gaussians/cuda/ids.h"
+#include "gaussians/cuda/lists/ids.h"
 #include "spheres/cuda/engine.h"
 
 namespace lumigrad::serving {

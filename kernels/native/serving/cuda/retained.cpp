@@ -1,7 +1,7 @@
 #include <string_view>
 #include <utility>
 
-#include "gaussians/cuda/ids.h"
+#include "gaussians/cuda/lists/ids.h"
 #include "serving/cuda/device_job.h"
 #include "serving/cuda/passes.h"
 #include "serving/cuda/render.h"

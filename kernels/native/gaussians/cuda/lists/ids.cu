@@ -1,6 +1,6 @@
 // Finds the Gaussian with the largest weight in each pixel: a thread per pixel visits the list of its tile once more,
 // as the blending did.
-#include "gaussians/cuda/ids.h"
+#include "gaussians/cuda/lists/ids.h"
 
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/rays/pixel.cuh"

@@ -1,6 +1,6 @@
 // Finds the Gaussian with the largest weight in each pixel: visits the tiles' lists once more, and evaluates Gaussians
 // as the blending did, in the blocks in which they were drawn.
-#include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/lists/ids.h"
 
 #include <atomic>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Finds the Gaussians that were visited in the tiles' lists: the forward pass stored the blocks in which each entry was
 // drawn, and the blocks whose pixels have all ended.
-#include "gaussians/cpu/visits.h"
+#include "gaussians/cpu/lists/visits.h"
 
 #include <algorithm>
 #include <atomic>

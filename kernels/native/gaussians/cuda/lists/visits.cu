@@ -1,6 +1,6 @@
 // Finds the Gaussians that were visited in the tiles' lists: a block of threads per tile reads at which position of the
 // list each pixel ended.
-#include "gaussians/cuda/visits.h"
+#include "gaussians/cuda/lists/visits.h"
 
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/pixel.cuh"

@@ -54,6 +54,8 @@ from lumigrad.client.values.spheres import Spheres
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
 _CHECKPOINT = "checkpoint.json"
+# More than the headers of scenes have, and properties by which scenes are known from points.
+_HEADER_BYTES, _OF_SCENES = 1 << 14, (b"f_dc_0", b"opacity", b"packed_position", b"radius")
 # Files that a fit writes into the folder beside the scene, except the checkpoint and the data set of refined cameras.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
@@ -144,6 +146,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require("tensorboardX", "fit", "metrics for TensorBoard")
         if arguments.logdir.is_file():
             raise InvalidArgument.of("logdir", f"expected a folder, got the file {arguments.logdir}")
+    _check_replaced(arguments.output)
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)
@@ -301,6 +304,18 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
     capture = without_offset(capture, offset)
     say_axes(arguments, capture)
     return capture, offset
+
+
+def _check_replaced(scene: Path) -> None:
+    """Raises InvalidArgument if a scene would replace a PLY file of points or triangles, such as those of a capture."""
+    if scene.suffix.lower() != ".ply" or not scene.is_file():
+        return
+    with scene.open("rb") as file:
+        header = file.read(_HEADER_BYTES).partition(b"end_header")[0]
+    if header.startswith(b"ply") and not any(name in header for name in _OF_SCENES):
+        raise InvalidArgument.of(
+            "output", f"expected a new file or a scene to replace, got {scene}, which has points or triangles"
+        )
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:

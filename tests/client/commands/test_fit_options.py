@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lumigrad.client import InvalidArgument
+from lumigrad.client import Camera, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.commands import fit
 from lumigrad.client.commands.fit_options import complete
+from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 
@@ -53,3 +56,26 @@ def test_options_may_be_repeated(given: str, recipe: dict[str, Any]) -> None:
 def test_other_options_are_refused(given: str, recipe: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{text}"):
         completed(given, recipe)
+
+
+def test_the_points_of_a_capture_are_not_replaced(tmp_path: Path) -> None:
+    camera = Camera.look_at((0, 0, -3), (0, 0, 0), (0, -1, 0), width=8, height=8)
+    points = Points(np.zeros((3, 3)), np.zeros((3, 3), np.uint8))
+    Capture((View("one.png", camera),), points).save(tmp_path)
+    kept = (tmp_path / "points.ply").read_bytes()
+    parser = argparse.ArgumentParser()
+    fit.command.add_arguments(parser)
+    arguments = parser.parse_args([str(tmp_path), "-o", str(tmp_path / "points.ply")])
+    with pytest.raises(
+        InvalidArgument, match=r"^output: expected a new file or a scene .*points\.ply, which has points"
+    ):
+        fit.command.run(arguments)
+    assert (tmp_path / "points.ply").read_bytes() == kept
+
+
+def test_scenes_may_be_replaced(tmp_path: Path) -> None:
+    Gaussians.load("sample:vase")[:9].save(tmp_path / "scene.ply")
+    Gaussians.load("sample:vase")[:9].save(tmp_path / "scene.compressed.ply")
+    Spheres(np.zeros((2, 3)), np.zeros((2, 3)), np.ones(2)).save(tmp_path / "spheres.ply")
+    for path in (*tmp_path.iterdir(), tmp_path / "new.ply", tmp_path):
+        fit._check_replaced(path)

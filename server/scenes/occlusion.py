@@ -31,13 +31,13 @@ _LEAST_PER_PIXEL = 1
 # ones.
 _FIRST_FRACTION = 16
 _GROWTH = 2
-# What a pass draws for culling, and depths that closing depths are taken from. Kernels are fastest with a colour.
+# Outputs of a pass besides those for culling: depths of closers, and a colour, with which the kernels are fastest.
 _OUTPUTS = ("color", "depths")
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Which pages of a view are hidden.
+    """The hidden pages of a view.
 
     Attributes:
         by_search: [P], pages that a search has found.
@@ -103,7 +103,7 @@ class Occlusion:
             passes += drawn
         pages = np.zeros(len(cut.levels), bool)
         pages[cut.pages] = ~seen
-        # Where no pass is worth it, images are not looked at either.
+        # Images are not looked at where no pass is worth it.
         found = Hidden(pages, None if passes else pages)
         self.keep(found, most_rows)
         return found

@@ -84,7 +84,7 @@ def test_images_without_what_was_not_visited_are_the_same(name: str, gaussian_en
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_nothing_behind_closers_shows(name: str, gaussian_engine: Engine) -> None:
-    """What is behind the depth of a cell changes none of its pixels; something changes in most open cells."""
+    """Nothing behind the depth of a cell changes any of its pixels; something changes in most open cells."""
     settings, scene = Settings(**SETTINGS[name]), wall(3000, (2, 6), width=0.7)
     found = drawn(gaussian_engine, scene, settings, "depths", *VISITS)
     depths = cell_depths(found)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from lumigrad.client.errors import InvalidArgument, shortened
 
 _LONGEST_VALUE = 100
-# What unpacks files, by their suffix. Zip files are opened by their readers, because a .sog is one.
+# Programs that unpack files, by suffix. Zip files are left to the readers, because a .sog is one.
 _UNPACK = {
     **{".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".7z": "7z x", ".rar": "unrar x"},
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"), "tar xf"),
@@ -80,7 +80,7 @@ def optional_name(name: str, value: Any) -> str | None:
 def file_path(name: str, value: Any) -> Path:
     """Converts `value` to a path; an empty one is refused, since pathlib reads that as the current folder.
 
-    Compressed files are refused, too, with what unpacks them.
+    Compressed files are refused, too, with the program that unpacks them.
     """
     if not isinstance(value, (str, PathLike)) or not fspath(value):
         raise InvalidArgument.of(name, f"expected the path of a file, got {_shown(value)}")

@@ -203,7 +203,7 @@ def _check_bright(most: Array, path: Path) -> None:
     rows, columns = (side // _SQUARE for side in most.shape)
     squares = most[: rows * _SQUARE, : columns * _SQUARE].reshape(rows, _SQUARE, columns, _SQUARE)
     least, largest = squares.min(axis=(1, 3)), squares.max(axis=(1, 3))
-    # What is all black in a square stays nearly so, and the traces of a label's edge come with the label.
+    # A square that was all black stays nearly so, and one with traces of a label's edge also has a part of the label.
     if ((least > _COLORED // 4) & (largest <= _COLORED)).any():
         raise malformed(
             path,

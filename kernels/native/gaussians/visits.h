@@ -1,4 +1,4 @@
-// Which Gaussians the images of a forward pass needed, for occlusion culling.
+// The Gaussians that the images of a forward pass needed, for occlusion culling.
 #pragma once
 
 #include <cstdint>

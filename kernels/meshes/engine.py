@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import StageTimes
@@ -25,6 +27,21 @@ class Engine(Protocol):
         `like` is the tree of the same faces before vertices moved: its order is kept and only its boxes are refitted.
         """
 
+    def refitted(self, tree: Any, base: Any, vertices: torch.Tensor, most: float) -> tuple[Any, torch.Tensor] | None:
+        """Refits a tree of this device to vertices there, without the mesh in host memory, and waits for it.
+
+        Args:
+            tree: The tree.
+            base: A mesh in host memory of the same topology.
+            vertices: f32 or f64 [V, 3].
+            most: The largest coordinate that is allowed.
+
+        Returns:
+            An object with the new `tree`, and `report`, `rebuilt` and `growth` as those of a `MeshTree`, and a copy of
+            the vertices as f64. None if the host must do the refit: it would refuse the vertices or build anew, or
+            "auto" needs more than the tree.
+        """
+
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
         """A tree of this device as an obstacle without a pose."""
 
@@ -43,6 +60,10 @@ class CpuEngine:
     def tree(self, host: Any, like: Any | None) -> Any:
         """Returns `host`: the CPU loops search it directly."""
         return host
+
+    def refitted(self, tree: Any, base: Any, vertices: torch.Tensor, most: float) -> tuple[Any, torch.Tensor] | None:
+        """Returns None: the host does it."""
+        return None
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
         """A tree in host memory as an obstacle without a pose."""
@@ -76,6 +97,14 @@ class CudaEngine:
         if like is None:
             return self._native.MeshCudaTree.build(self.session, stream, host)
         return like.moved(self.session, stream, host)
+
+    def refitted(self, tree: Any, base: Any, vertices: torch.Tensor, most: float) -> tuple[Any, torch.Tensor] | None:
+        """Refits a tree to vertices on the device, and waits for it; None if the host must do it."""
+        if not base.is_one_solid:
+            return None
+        copy = vertices.detach().to(torch.float64, memory_format=torch.contiguous_format, copy=True)
+        found = tree.refitted(self.session, self._current_stream(), base, copy.data_ptr(), most)
+        return None if found is None else (found, copy)
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
         """A tree on the device as an obstacle without a pose."""

@@ -85,12 +85,17 @@ _Key = tuple[str, bool]  # The engine's key, and whether the tree has the data f
 
 
 class _Trees:
-    """The trees of one set of triangles, one per engine. `like` holds trees to refit in their order."""
+    """The trees of one set of triangles, one per engine. `like` holds trees to refit in their order.
 
-    def __init__(self, host: Any, like: dict[_Key, Any]) -> None:
-        self.host = host
+    After a refit on a device, `base` in host memory has the same faces, but earlier vertices, until it is needed with
+    `vertices`, which are f64 [V, 3] on that device.
+    """
+
+    def __init__(self, base: Any, like: dict[_Key, Any], vertices: torch.Tensor | None = None) -> None:
+        self.base = base
         self._like = like
         self._built: dict[_Key, Any] = {}
+        self._vertices = vertices
 
     def of(self, engine: Engine, winding: bool) -> Any:
         """The tree for an engine; a tree with the data for winding numbers serves every policy."""
@@ -100,12 +105,25 @@ class _Trees:
         if key not in self._built:
             if winding:
                 self.add_dipoles()
-            self._built[key] = engine.tree(self.host, self._like.pop(key, None))
+            self._built[key] = engine.tree(self.host(), self._like.pop(key, None))
         return self._built[key]
+
+    def host(self) -> Any:
+        """The mesh in host memory."""
+        if self._vertices is not None:
+            self.base = self.base.refitted(self._vertices.cpu().numpy())
+            self._vertices = None
+        return self.base
 
     def add_dipoles(self) -> None:
         """Computes the data for winding numbers, once."""
-        self.host = self.host.with_dipoles()
+        self.base = self.host().with_dipoles()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the mesh in host memory and of `vertices`."""
+        vertices = self._vertices  # Another thread may need the mesh in host memory now.
+        return int(self.base.bytes) + (0 if vertices is None else vertices.nbytes)
 
     def elsewhere(self) -> dict[_Key, Any]:
         """The trees outside host memory."""
@@ -115,6 +133,21 @@ class _Trees:
         """Trees outside host memory that can be refitted to `host`, which has the same triangles after a move."""
         there = {**self._like, **self._built}
         return {} if host.rebuilt else {key: tree for key, tree in there.items() if key[0] != CpuEngine.key}
+
+    def refitted(self, engine: Engine, vertices: torch.Tensor) -> tuple[Any, _Trees] | None:
+        """What `Engine.refitted` finds, and the trees after it; None if the host must do the refit."""
+        key = engine.key, False
+        # With winding numbers, queries of the moved mesh will need data that the host computes.
+        if key not in self._built or (engine.key, True) in self._built:
+            return None
+        refitted = engine.refitted(self._built[key], self.base, vertices, MAX_COORDINATE)
+        if refitted is None:
+            return None
+        found, copy = refitted
+        trees = _Trees(self.base, self.refittable(found), copy)
+        trees._like.pop(key, None)
+        trees._built[key] = found.tree
+        return found, trees
 
 
 class Mesh:
@@ -135,21 +168,28 @@ class Mesh:
     _given: _Trees
     _upright: _Trees
 
-    def __init__(self, host: Any, device: torch.device, before: Mesh | None = None) -> None:
-        """Wraps a `MeshTree`; use `build` or `moved` instead. `before`: the mesh whose vertices moved."""
-        self.report = Report.of(host.report)
+    def __init__(self, found: Any, device: torch.device, given: _Trees, upright: _Trees | None = None) -> None:
+        """Wraps trees; use `build` or `moved` instead. `found`: a `MeshTree`, or what `Engine.refitted` returns."""
+        self.report = Report.of(found.report)
         self.device = device
-        self.rebuilt = bool(host.rebuilt)
-        self.growth = float(host.growth)
-        self._given = _Trees(host, {} if before is None else before._given.refittable(host))
+        self.rebuilt = bool(found.rebuilt)
+        self.growth = float(found.growth)
+        self._given = given
         # The trees that "auto" searches, without components that are inside out.
-        self._upright = self._given
+        self._upright = upright or given
+        self._solids: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def _of(host: Any, device: torch.device, before: Mesh | None = None) -> Mesh:
+        """Wraps a `MeshTree`. `before`: the mesh whose vertices moved."""
+        given = _Trees(host, {} if before is None else before._given.refittable(host))
+        upright = None
         if host.has_upright:
             other = host.upright()
             apart = before is not None and before._upright is not before._given
-            self._upright = _Trees(other, before._upright.refittable(other) if before is not None and apart else {})
-        self._solids: dict[tuple[str, str], Any] = {}
-        self._lock = threading.Lock()
+            upright = _Trees(other, before._upright.refittable(other) if before is not None and apart else {})
+        return Mesh(host, device, given, upright)
 
     @staticmethod
     def build(
@@ -171,7 +211,8 @@ class Mesh:
         Raises:
             ArgumentError: A value is not finite or an index out of range, or no face has an area above 0.
         """
-        positions = _checked_vertices(vertices, None)
+        _check_kind(vertices, None)
+        positions = _checked_vertices(vertices)
         corners = _checked_faces(faces, positions.shape[0], vertices.device)
         try:
             host = _native.MeshTree.build(positions, corners)
@@ -179,14 +220,15 @@ class Mesh:
             expected = "at least one face of area above 0: distinct corners that are not in a line"
             raise ArgumentError("faces", expected, f"{len(corners)} of zero area") from None
         host = _with_upright(host, positions, None, claim)
-        return Mesh(host, device or vertices.device)._on(vertices.device)
+        return Mesh._of(host, device or vertices.device)._on(vertices.device)
 
     def moved(self, vertices: torch.Tensor, claim: Claim | None = None) -> Mesh:
         """The same faces with other vertices; refits the hierarchy, or rebuilds it if a refit would slow queries down.
 
         Args:
-            vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device, or in host memory: then only
-                the CPU's part of the work is done, on any thread; the first query does the rest.
+            vertices: f32 or f64 [V, 3], as many as before, metres. On the mesh's device: if the mesh is one solid, the
+                device refits it, and the host only if winding numbers are asked for. Or in host memory: then only the
+                CPU's part of the work is done, on any thread; the first query does the rest.
             claim: As for `build`.
 
         Returns:
@@ -196,20 +238,32 @@ class Mesh:
             ArgumentError: The tensor has the wrong shape, type or device, a value is not finite, or no face has an
                 area above 0.
         """
-        positions = _checked_vertices(vertices, self.report.vertices)
+        _check_kind(vertices, self.report.vertices)
+        refitted = self._refitted(vertices) if vertices.device == self.device else None
+        if refitted is not None:
+            return refitted
+        positions = _checked_vertices(vertices)
         if vertices.device.type != "cpu" and vertices.device != self.device:
             raise ArgumentError(
                 "vertices", f"a tensor on {self.device}, where the mesh is, or the cpu", f"one on {vertices.device}"
             )
         try:
-            host = self._given.host.moved(positions)
+            host = self._given.base.moved(positions)
             area = host.report["area"]
         except ValueError:
             area = 0.0
         if not area > 0.0:
             raise ArgumentError("vertices", "at least one face of area above 0", "none")
-        host = _with_upright(host, positions, self._given.host, claim)
-        return Mesh(host, self.device, self)._on(vertices.device)
+        host = _with_upright(host, positions, self._given.base, claim)
+        return Mesh._of(host, self.device, self)._on(vertices.device)
+
+    def _refitted(self, vertices: torch.Tensor) -> Mesh | None:
+        """The same faces with other vertices, if the mesh's device can refit its tree by itself."""
+        if self._upright is not self._given:
+            return None
+        with self._lock:
+            refitted = self._given.refitted(engine_for(self.device), vertices)
+        return None if refitted is None else Mesh(refitted[0], self.device, refitted[1])
 
     def _on(self, given: torch.device) -> Mesh:
         """Return this mesh, with its trees on its device if the tensors were given there."""
@@ -232,7 +286,7 @@ class Mesh:
         """Memory in use, on the host and on the device."""
         trees = {id(trees): trees for trees in (self._given, self._upright)}.values()
         elsewhere = [tree for one in trees for tree in one.elsewhere().values()]
-        return _TREE_BYTES + int(self._given.host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
+        return _TREE_BYTES + self._given.bytes + sum(int(tree.bytes) for tree in elsewhere)
 
     def policy(self, sign: str) -> tuple[str, bool]:
         """The method for the sign of distances, and whether to negate it.
@@ -275,8 +329,8 @@ def _with_upright(host: Any, positions: np.ndarray, before: Any, claim: Claim | 
     return host.with_upright(positions, before)
 
 
-def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:
-    """Checks vertices; returns them as float64 in host memory."""
+def _check_kind(vertices: torch.Tensor, count: int | None) -> None:
+    """Checks the shape and the type of vertices."""
     expected = f"a float32 or float64 tensor of shape [{'V' if count is None else count}, 3]"
     if not isinstance(vertices, torch.Tensor):
         raise ArgumentError("vertices", expected, type(vertices).__name__)
@@ -288,6 +342,10 @@ def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:
         raise ArgumentError("vertices", "at least one vertex", "none")
     if vertices.shape[0] >= 2**31:
         raise ArgumentError("vertices", "fewer than 2**31 vertices", f"{vertices.shape[0]}")
+
+
+def _checked_vertices(vertices: torch.Tensor) -> np.ndarray:
+    """Checks the values of vertices; returns them as float64 in host memory."""
     low, high = finite_range("vertices", vertices.detach())
     if max(-low, high) > MAX_COORDINATE:
         raise ArgumentError("vertices", f"coordinates within {MAX_COORDINATE:g} m", f"{low:g} to {high:g}")

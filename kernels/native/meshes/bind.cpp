@@ -10,6 +10,7 @@
 
 #include "common/apart.h"
 #include "meshes/bind_arrays.h"
+#include "meshes/bind_report.h"
 #include "meshes/cpu/engine.h"
 
 namespace nb = nanobind;
@@ -31,13 +32,15 @@ MeshTree build(const Vertices& vertices, const Faces& faces) {
                       static_cast<int64_t>(faces.shape(0)))};
 }
 
+// `move`: a member function of Mesh that takes vertices.
+template <auto move>
 MeshTree moved(const MeshTree& tree, const Vertices& vertices) {
   if (static_cast<int64_t>(vertices.shape(0)) != tree.mesh->report().vertices) {
     throw std::invalid_argument("a moved mesh keeps its number of vertices");
   }
   nb::gil_scoped_release unlocked;
   const Apart apart;
-  return {tree.mesh->moved(vertices.data())};
+  return {((*tree.mesh).*move)(vertices.data())};
 }
 
 // `before`: the tree from which `tree` was moved, or null if it was built.
@@ -56,30 +59,6 @@ MeshTree with_dipoles(const MeshTree& tree) {
   nb::gil_scoped_release unlocked;
   const Apart apart;
   return {tree.mesh->with_dipoles()};
-}
-
-nb::dict report(const MeshTree& tree) {
-  const Report& r = tree.mesh->report();
-  nb::dict d;
-  d["vertices"] = r.vertices;
-  d["faces"] = r.faces;
-  d["welded_vertices"] = r.welded_vertices;
-  d["degenerate_faces"] = r.degenerate_faces;
-  d["duplicate_faces"] = r.duplicate_faces;
-  d["boundary_edges"] = r.boundary_edges;
-  d["nonmanifold_edges"] = r.nonmanifold_edges;
-  d["inconsistent_edges"] = r.inconsistent_edges;
-  d["closed"] = r.closed;
-  d["oriented"] = r.oriented;
-  d["low"] = nb::make_tuple(r.low[0], r.low[1], r.low[2]);
-  d["high"] = nb::make_tuple(r.high[0], r.high[1], r.high[2]);
-  d["volume"] = r.volume;
-  d["area"] = r.area;
-  d["components"] = r.components;
-  d["overlapping_components"] = r.overlapping_components;
-  d["turned_components"] = r.turned_components;
-  d["self_intersecting"] = r.self_intersecting;
-  return d;
 }
 
 Solid tree_solid(nb::object tree, int sign, bool turned) {
@@ -151,13 +130,15 @@ void evaluate(Workspace& workspace, const PlacedWorld& world, const Settings& se
 void bind_world(nb::module_& m) {
   nb::class_<MeshTree>(m, "MeshTree")
       .def_static("build", &build, "vertices"_a, "faces"_a)
-      .def("moved", &moved, "vertices"_a)
+      .def("moved", &moved<&Mesh::moved>, "vertices"_a)
+      .def("refitted", &moved<&Mesh::refitted>, "vertices"_a)
+      .def_prop_ro("is_one_solid", [](const MeshTree& t) { return t.mesh->is_one_solid(); })
       .def("with_upright", &with_upright, "vertices"_a, "before"_a.none())
       .def_prop_ro("upright_faces", [](const MeshTree& t) { return t.mesh->upright_faces(); })
       .def("upright", &upright)
       .def_prop_ro("has_upright", [](const MeshTree& t) { return t.mesh->upright() != t.mesh; })
       .def("with_dipoles", &with_dipoles)
-      .def_prop_ro("report", &report)
+      .def_prop_ro("report", [](const MeshTree& t) { return report_dict(t.mesh->report()); })
       .def_prop_ro("centre",
                    [](const MeshTree& t) {
                      const Tree tree = t.mesh->tree();

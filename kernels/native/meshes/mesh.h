@@ -57,7 +57,7 @@ struct Topology {
 
 // Corners of triangles are rounded to multiples of 2^(e - 23), with e the exponent of the extent, so that edges are
 // exact, and two triangles that share an edge have the same edge.
-inline float rounder_of(float extent) {
+LG_INLINE float rounder_of(float extent) {
   int exponent;
   std::frexp(extent, &exponent);
   return std::ldexp(1.0f, exponent);
@@ -96,6 +96,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   // degenerate face now has an area, or the edge opposite a face's first corner is less than half the face's longest
   // edge.
   std::shared_ptr<const Mesh> moved(const double* vertices) const;
+  // The same for vertices for which a device has decided that the mesh need not be rebuilt.
+  std::shared_ptr<const Mesh> refitted(const double* vertices) const;
 
   const Report& report() const { return report_; }
   const Topology& topology() const { return *topology_; }
@@ -105,6 +107,13 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   // The area of the leaves' boxes relative to the mesh's box, divided by its value at the last build: 1 after a build.
   double growth() const { return growth_; }
   Tree tree() const;
+  // Whether a device can refit the hierarchy: the mesh is one solid part with all faces, found to enclose points once,
+  // so that the sign "auto" needs no other faces and no dipoles. `moved` keeps the topology unless it rebuilds the
+  // mesh.
+  bool is_one_solid() const;
+  std::shared_ptr<const Topology> shared_topology() const { return topology_; }
+  // The `growth` of a mesh with these faces, whose leaves' boxes have this total area; `low`, `high`: the mesh's box.
+  double growth_of(double size, const float* low, const float* high) const;
   // Returns the mesh with Tree::dipoles, or itself if it has them.
   std::shared_ptr<const Mesh> with_dipoles() const;
   // The number of faces of the mesh that `with_upright` makes; 0 if none is needed.
@@ -124,6 +133,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   static std::shared_ptr<Mesh> assemble(const double* vertices, int64_t count, const int32_t* faces, int64_t face_count,
                                         std::shared_ptr<const Array<int32_t>> originals);
   std::shared_ptr<Mesh> refit(const double* vertices) const;
+  std::shared_ptr<Mesh> fitted(const double* vertices) const;
   void fit(const double* vertices);
   int weight_of(int32_t part) const { return topology_->solid[part] != 0 ? solid_weight_ : 1; }
   std::shared_ptr<const Mesh> make_upright(const double* vertices) const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "meshes/build/places.h"
 #include "meshes/build/point.h"
 #include "meshes/build/stages.h"
 
@@ -15,7 +16,7 @@ namespace lumigrad::meshes {
 class RayCaster {
  public:
   RayCaster(const Leaves& leaves, int64_t faces, double extent)
-      : leaves_(leaves), faces_(faces), least_(kLeast * extent) {}
+      : leaves_(leaves), faces_(faces), least_(kAtStart * extent) {}
 
   // Calls cross(slot, 1) for each face that the ray crosses from the back, cross(slot, -1) for each that it crosses
   // from the front. Skips faces at the ray's start.
@@ -44,9 +45,6 @@ class RayCaster {
   }
 
  private:
-  // A face nearer than this fraction of the extent is at the ray's start.
-  static constexpr double kLeast = 1e-9;
-
   struct Ray {
     Point from, along;
     double inverse[3];

@@ -96,10 +96,10 @@ bool same_faces(const double* vertices, const int32_t* faces, const Topology& to
 
 // The total area of the leaves' boxes relative to the area of the mesh's box. Like the cost of a search, it does not
 // change if the whole mesh is scaled.
-double relative_size(const Leaves& leaves) {
+double relative_size(double size, const float* low, const float* high) {
   double edge[3];
-  for (int k = 0; k < 3; ++k) edge[k] = static_cast<double>(leaves.high[k]) - leaves.low[k];
-  return leaves.size / (edge[0] * edge[1] + edge[1] * edge[2] + edge[2] * edge[0]);
+  for (int k = 0; k < 3; ++k) edge[k] = static_cast<double>(high[k]) - low[k];
+  return size / (edge[0] * edge[1] + edge[1] * edge[2] + edge[2] * edge[0]);
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ std::shared_ptr<Mesh> Mesh::assemble(const double* vertices, int64_t count, cons
   mesh->faces_ = std::make_shared<const Array<int32_t>>(copy_of(faces, 3 * face_count));
   mesh->topology_ = std::move(topology);
   mesh->fit(vertices);
-  mesh->built_size_ = relative_size(*mesh->leaves_);
+  mesh->built_size_ = relative_size(mesh->leaves_->size, mesh->leaves_->low, mesh->leaves_->high);
   mesh->rebuilt_ = true;
   return mesh;
 }
@@ -159,13 +159,18 @@ void Mesh::fit(const double* vertices) {
   leaves_ = std::move(leaves);
 }
 
-std::shared_ptr<Mesh> Mesh::refit(const double* vertices) const {
-  const auto rebuilt = [&] { return assemble(vertices, report_.vertices, faces_->data(), report_.faces, originals_); };
-  if (!same_faces(vertices, faces_->data(), *topology_)) return rebuilt();
+std::shared_ptr<Mesh> Mesh::fitted(const double* vertices) const {
   auto mesh = std::make_shared<Mesh>(*this);
   mesh->rebuilt_ = false;
   mesh->fit(vertices);
-  mesh->growth_ = relative_size(*mesh->leaves_) / built_size_;
+  mesh->growth_ = growth_of(mesh->leaves_->size, mesh->leaves_->low, mesh->leaves_->high);
+  return mesh;
+}
+
+std::shared_ptr<Mesh> Mesh::refit(const double* vertices) const {
+  const auto rebuilt = [&] { return assemble(vertices, report_.vertices, faces_->data(), report_.faces, originals_); };
+  if (!same_faces(vertices, faces_->data(), *topology_)) return rebuilt();
+  auto mesh = fitted(vertices);
   if (mesh->leaves_->turned || !(mesh->growth_ <= kWorstGrowth)) return rebuilt();
   if (dipoles_ != nullptr) {
     mesh->dipoles_ = std::make_shared<const Array<float>>(fit_dipoles(*mesh->leaves_, topology_->faces()));
@@ -177,6 +182,22 @@ std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
   auto mesh = refit(vertices);
   mesh->upright_ = nullptr;
   return mesh;
+}
+
+std::shared_ptr<const Mesh> Mesh::refitted(const double* vertices) const {
+  auto mesh = fitted(vertices);
+  mesh->upright_ = nullptr;
+  mesh->dipoles_ = nullptr;
+  return mesh;
+}
+
+bool Mesh::is_one_solid() const {
+  const Topology& t = *topology_;
+  return report_.simple() && t.part_count == 1 && t.solid[0] != 0 && t.left_out.empty() && originals_ == nullptr;
+}
+
+double Mesh::growth_of(double size, const float* low, const float* high) const {
+  return relative_size(size, low, high) / built_size_;
 }
 
 int64_t Mesh::upright_faces() const {

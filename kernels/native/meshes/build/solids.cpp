@@ -8,6 +8,7 @@
 
 #include "meshes/build/crossings.h"
 #include "meshes/build/partition.h"
+#include "meshes/build/places.h"
 #include "meshes/build/stages.h"
 
 namespace lumigrad::meshes {
@@ -16,13 +17,9 @@ namespace {
 // Parts closer than this fraction of the extent may be equally far from a point in one of them, up to rounding; the
 // closest face then does not tell which part the point is in.
 constexpr double kTouch = 1e-5;
-// A volume below this fraction of size times area is a rounding error.
-constexpr double kNoVolume = 1e-13;
 // The most parts for which rays decide whether they are cavities, and the most starts of rays in total. A part has as
 // many starts as places, up to kManyStarts if there are few parts, and up to kStarts if there are many.
 constexpr int64_t kMostParts = 1 << 16, kMostStarts = 1 << 16, kManyStarts = 128, kStarts = 8;
-// The most places next to faces that are tested for self-intersections.
-constexpr int64_t kMostPlaces = 1024;
 
 struct Part {
   PartBox box;
@@ -35,11 +32,8 @@ struct Part {
     for (int k = 0; k < 3; ++k) sum += (box.high[k] - box.low[k]) * (box.high[k] - box.low[k]);
     return std::sqrt(sum);
   }
-  bool negative() const { return volume < -kNoVolume * size() * area; }
+  bool negative() const { return is_inside_out(volume, size(), area); }
 };
-
-// Directions along no axis, edge or diagonal.
-constexpr Point kDirections[3] = {{0.5406, 0.7341, 0.4108}, {-0.6917, 0.3213, 0.6467}, {0.2631, -0.6429, 0.7194}};
 
 class Inspector {
  public:
@@ -170,11 +164,11 @@ class Inspector {
   }
 
   bool is_cavity(int32_t part, int64_t most) const {
-    const int64_t faces = begin_[part + 1] - begin_[part], starts = std::min(most, kPlaces * faces);
+    const int64_t faces = begin_[part + 1] - begin_[part], starts = std::min(most, kPlacesOnFace * faces);
     std::vector<Around> around;
     for (int64_t i = 0; i < starts && (i == 0 || !around.empty()); ++i) {
       const int32_t slot = by_part_[begin_[part] + i * faces / starts];
-      const std::vector<Around> here = parts_around(part, place_on(slot, i));
+      const std::vector<Around> here = parts_around(part, place_of(slot, i));
       std::vector<Around> same;
       std::set_intersection(here.begin(), here.end(), around.begin(), around.end(), std::back_inserter(same));
       around = i == 0 ? here : same;
@@ -202,7 +196,7 @@ class Inspector {
     std::vector<Around> found[3], all;
     const double size = parts_[part].size();
     for (int ray = 0; ray < 3; ++ray) {
-      caster_.cast(at, kDirections[ray], [&](int64_t slot, int way) {
+      caster_.cast(at, direction_of(ray), [&](int64_t slot, int way) {
         const int32_t other = topology_.part_of(slot);
         if (other != part && parts_[other].size() > size) found[ray].push_back({other, way});
       });
@@ -230,17 +224,13 @@ class Inspector {
     return {t[row * kWide], t[(row + 1) * kWide], t[(row + 2) * kWide]};
   }
 
-  // Picks one of the places on a face: in its middle, and near its corners.
-  static constexpr int64_t kPlaces = 4;
-  Point place_on(int64_t slot, int64_t which) const {
-    constexpr double kShares[kPlaces][2] = {{1.0 / 3.0, 1.0 / 3.0}, {0.05, 0.05}, {0.9, 0.05}, {0.05, 0.9}};
-    const double* share = kShares[which % kPlaces];
-    return of_face(slot, 0) + share[0] * of_face(slot, 3) + share[1] * of_face(slot, 6);
+  Point place_of(int64_t slot, int64_t which) const {
+    return place_on(of_face(slot, 0), of_face(slot, 3), of_face(slot, 6), which);
   }
 
   bool is_self_intersecting() const {
     const auto given = static_cast<int64_t>(slots_.size());
-    const int64_t places = std::min({2 * given, 256 + given / 256, kMostPlaces});
+    const int64_t places = place_count(given);
     std::atomic<bool> found{false};
     const int pieces = parts_for(places, 32);
     for_parts(pieces, [&](int p) {
@@ -256,13 +246,13 @@ class Inspector {
   // so two rays must agree.
   bool is_enclosed(int32_t slot, int64_t which) const {
     const int32_t part = topology_.part_of(slot);
-    const Point normal = cross(of_face(slot, 3), of_face(slot, 6)), from = place_on(slot, which);
+    const Point normal = cross(of_face(slot, 3), of_face(slot, 6)), from = place_of(slot, which);
     const double length = std::sqrt(squared_length(normal));
     if (length == 0.0) return false;
     const Point out = 1.0 / length * normal;
     for (int ray = 0; ray < 2; ++ray) {
       int winding = parts_[part].negative() ? 1 : 0;
-      caster_.cast(from, out + 0.5 * kDirections[(which + ray) % 3], [&](int64_t other, int way) {
+      caster_.cast(from, out + 0.5 * direction_of(which + ray), [&](int64_t other, int way) {
         if (topology_.part_of(other) == part) winding += way;
       });
       if (winding == 0) return false;

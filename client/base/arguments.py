@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from os import PathLike, fspath
@@ -17,6 +18,11 @@ _UNPACK = {
     **{".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".7z": "7z x", ".rar": "unrar x"},
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"), "tar xf"),
 }
+# Programs that unpack what they read, by its beginning, for files whose names do not tell.
+_GZIP = b"\x1f\x8b"
+_UNPACK_BYTES = {_GZIP: "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+# The beginning of an .spz, which is read from a gzip stream, and more than the longest header of such a stream.
+_SPZ, _LONGEST_START = b"NGSP", 1 << 10
 
 
 def seconds(name: str, value: Any, least: float = -math.inf) -> float:
@@ -89,7 +95,22 @@ def file_path(name: str, value: Any) -> Path:
     unpack = _UNPACK.get("".join(ends)) or _UNPACK.get(ends[-1] if ends else "")
     if unpack is not None and path.is_file():
         raise InvalidArgument.of(name, f"{path}: expected an unpacked file: `{unpack} {path}` unpacks it")
+    if path.is_file() and (unpack := _unpacker_of(path)) is not None:
+        raise InvalidArgument.of(name, f"{path}: expected an unpacked file: `{unpack} < {path} > NEW` unpacks it")
     return path
+
+
+def _unpacker_of(path: Path) -> str | None:
+    """Returns the program that unpacks a file, by its content; None if it is read as it is."""
+    with open(path, "rb") as file:
+        start = file.read(_LONGEST_START)
+    if start.startswith(_GZIP):
+        try:
+            content = zlib.decompressobj(wbits=31).decompress(start, len(_SPZ))
+        except zlib.error:
+            return None
+        return None if _SPZ.startswith(content) else _UNPACK_BYTES[_GZIP]
+    return next((program for magic, program in _UNPACK_BYTES.items() if start.startswith(magic)), None)
 
 
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import re
 import zipfile
 from collections.abc import Callable
@@ -18,9 +21,11 @@ from lumigrad.client import Camera, Client, Gaussians, Mesh, Spheres, World
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.evaluation import psnr
+from lumigrad.client.formats import read_scene
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.spz import write_spz
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.robots.robot import Robot
 from lumigrad.client.robots.sphere_file import SphereFile
@@ -128,6 +133,39 @@ def test_compressed_files_are_refused_with_what_unpacks_them(
         read(path)
         raise FileNotFoundError
     assert "unpacked" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    ("pack", "unpack"),
+    [
+        (gzip.compress, "gunzip"),
+        (bz2.compress, "bunzip2"),
+        (lzma.compress, "unxz"),
+        (lambda content: b"\x28\xb5\x2f\xfd" + content, "unzstd"),
+    ],
+)
+def test_compressed_files_are_known_by_their_content_too(
+    tmp_path: Path, read: Callable[[Any], Any], pack: Callable[[bytes], bytes], unpack: str
+):
+    path = tmp_path / "scene.ply"
+    path.write_bytes(pack(b"ply\nformat ascii 1.0\n"))
+    said = f"{path}: expected an unpacked file: `{unpack} < {path} > NEW` unpacks it"
+    with pytest.raises(InvalidArgument, match=rf"^(path|urdf|spheres|folder): {re.escape(said)}$"):
+        read(path)
+
+
+def test_gzip_streams_of_spz_are_read_whatever_they_are_called(tmp_path: Path):
+    path = tmp_path / "scene.ply"
+    write_spz(read_scene("sample:vase"), path, version=3)
+    # The header has the name of the file that was compressed.
+    content = gzip.decompress(path.read_bytes())
+    with gzip.open(path, "wb") as file:
+        file.write(content)
+    assert len(Gaussians.load(path)) == 45_000
+    path.write_bytes(path.read_bytes()[:12])
+    with pytest.raises(InvalidArgument, match=r"^path: .*scene\.ply: gzip stream: expected 16 bytes of header"):
+        Gaussians.load(path)
 
 
 def test_zip_files_are_opened_or_refused_with_the_advice_to_unzip_them(tmp_path: Path):

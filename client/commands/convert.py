@@ -15,7 +15,7 @@ from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView, beside
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.parser import path_of
+from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import Stages
 
 _EXAMPLES = """\
@@ -34,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
     help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}; with --levels a folder"
-    parser.add_argument("output", metavar="OUTPUT", type=path_of, help=help_text)
+    parser.add_argument("output", metavar="OUTPUT", type=written_path, help=help_text)
     help_text = "build levels of detail, and write them as streamed SOG into the folder OUTPUT"
     option(parser, "--levels", help_text, action="store_true")
     option(parser, "--sh-degree", "cut harmonics above this degree (default: keep all)", type=int, choices=range(5))
@@ -70,6 +70,9 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     """Writes a folder of levels of detail and prints a summary; returns what the format loses."""
     if arguments.lod is not None:
         raise InvalidArgument.of("lod", "levels are built from the finest; leave it out")
+    if str(arguments.output).lower().endswith(WRITABLE) and not arguments.output.is_dir():
+        text = f"expected a folder with --levels, got {arguments.output}, which is called like a file"
+        raise InvalidArgument.of("OUTPUT", f"{text}; name another, or leave --levels out")
     degree = {} if arguments.sh_degree is None else {"sh_degree": arguments.sh_degree}
     with Stages() as stages:
         built = write_levels(arguments.scene, arguments.output, progress=stages.show, **degree)

@@ -23,7 +23,7 @@ from lumigrad.client.pictures import check_suffix, levels_of, ramp_colors, write
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.shell.exits import naming
-from lumigrad.client.shell.parser import path_of
+from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import bars, say_progress
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
@@ -246,7 +246,7 @@ def destination_of(
 
 def output_path(text: str) -> Path:
     """Parses -o: a file of a known type, or a folder."""
-    path = path_of(text)
+    path = written_path(text)
     if path.suffix not in _SUFFIXES and (path.suffix and not text.endswith("/") and not path.is_dir()):
         raise argparse.ArgumentTypeError(
             f"expected a file that ends in {', '.join(_SUFFIXES)}, or a folder such as frames/, got {text}"

@@ -15,7 +15,7 @@ from lumigrad.client.samples.city import write_city
 from lumigrad.client.samples.photographer import Exposure, photograph
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
-from lumigrad.client.shell.parser import path_of
+from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import Stages
 
 # A fit needs two photographs or more, and holds out every eighth.
@@ -43,7 +43,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     help_text = "capture: posed photographs and points; city: a city of Gaussians"
     parser.add_argument("kind", metavar="KIND", choices=tuple(_OPTIONS), help=help_text)
-    parser.add_argument("output", metavar="OUTPUT", type=path_of, help="folder of the capture, or .ply of the city")
+    help_text = "folder of the capture, or .ply of the city"
+    parser.add_argument("output", metavar="OUTPUT", type=written_path, help=help_text)
     count = whole(f"a whole number from {_LEAST} to {_MOST}", _LEAST, _MOST)
     option(parser, "--photographs", f"number of photographs (default: {_PHOTOGRAPHS})", type=count, metavar="N")
     option(parser, "--size", "size of the photographs (default: 480x360)", **SIZE)

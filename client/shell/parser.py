@@ -137,6 +137,14 @@ def path_of(text: str) -> Path:
     return Path(text)
 
 
+def written_path(text: str) -> Path:
+    """Parses the path of a file or folder to write, which is never standard output, as - would be elsewhere."""
+    if text == "-":
+        said = "expected a path, got -: files are not written to standard output; name a file or folder"
+        raise argparse.ArgumentTypeError(f"{said} (./- if that is its name)")
+    return path_of(text)
+
+
 def _plain(message: str) -> str:
     """Removes argparse's "argument " before the name of an option."""
     return shortened(" ".join(message.removeprefix("argument ").split()))

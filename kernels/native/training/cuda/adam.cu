@@ -5,34 +5,28 @@
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
-#include "common/math/harmonics.h"
 #include "training/cuda/engine.h"
+#include "training/cuda/factors.cuh"
+#include "training/cuda/four_numbers.cuh"
+#include "training/cuda/rounded.cuh"
 #include "training/math/adam.h"
 #include "training/math/float16.h"
 
 namespace lumigrad::training {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kNumbers = 2048;  // Numbers of a block; more only if it has a single row.
-constexpr int kFour = 4;        // Numbers that a thread takes at a time.
-constexpr int kGroups = 24;     // The most groups of a launch, which are passed as arguments.
-
-enum RowState { kSteps, kBad, kUnseen };
+constexpr int kGroups = 24;  // The most groups of a launch, which are passed as arguments.
+constexpr int kBlocks = 5;   // Blocks of a multiprocessor that there are registers for.
+constexpr int kSumThreads = 1024;
 
 struct Call {
   AdamGroup groups[kGroups];
   int64_t first[kGroups + 1];  // The first block of each group.
   bool aligned[kGroups];       // Whether blocks of the group begin where four numbers can be read at once.
+  unsigned inverse[kGroups];   // See inverse_width.
   int count;
   AdamSettings settings;
 };
-
-// A multiple of four rows, if they fit, so that each block begins at a multiple of four numbers.
-__host__ __device__ inline int64_t rows_of_block(const AdamGroup& group) {
-  const int64_t rows = group.width < kNumbers ? kNumbers / group.width : 1;
-  return rows < kFour ? rows : rows - rows % kFour;
-}
 
 bool is_aligned(const AdamGroup& group) {
   const auto is_multiple = [](const void* pointer, std::size_t bytes) {
@@ -44,284 +38,294 @@ bool is_aligned(const AdamGroup& group) {
          is_multiple(group.value, sizeof(float4)) && is_multiple(group.gradient, gradient);
 }
 
-__device__ float chain(const AdamGroup& group, float gradient, float raw) {
-  if (group.activation == Activation::exp) return raw_gradient<Activation::exp>(gradient, raw);
-  if (group.activation == Activation::sigmoid) return raw_gradient<Activation::sigmoid>(gradient, raw);
-  return gradient;
+template <Activation kActivation>
+__device__ void chain(float (&gradients)[kFour], const float (&raw)[kFour]) {
+#pragma unroll
+  for (int k = 0; k < kFour; ++k) gradients[k] = raw_gradient<kActivation>(gradients[k], raw[k]);
 }
 
-__device__ float value_of(const AdamGroup& group, float raw) {
-  if (group.activation == Activation::exp) return activate<Activation::exp>(raw);
-  if (group.activation == Activation::sigmoid) return activate<Activation::sigmoid>(raw);
-  return raw;
+template <Activation kActivation>
+__device__ void activate_all(float (&numbers)[kFour]) {
+#pragma unroll
+  for (int k = 0; k < kFour; ++k) numbers[k] = activate<kActivation>(numbers[k]);
 }
 
-// The place of a thread in its group: `count` numbers from `at` on, the first in `row` of the block at `column`.
-// `wide`: whether there are four numbers that can be read at once.
-struct Four {
-  int64_t at;
-  int row, column, count;
-  bool wide;
-
-  __device__ Four(const AdamGroup& group, bool aligned, int64_t begin, int i, int numbers)
-      : at(begin + i),
-        row(i / group.width),
-        column(i - row * group.width),
-        count(::min(kFour, numbers - i)),
-        wide(aligned && count == kFour) {}
-
-  // Calls body(k, row, column) for each number.
-  template <class Body>
-  __device__ void each(const AdamGroup& group, const Body& body) const {
-    int r = row, c = column;
+__device__ float warp_largest(float value) {
 #pragma unroll
-    for (int k = 0; k < kFour; ++k) {
-      if (k < count) body(k, r, c);
-      if (++c == group.width) {
-        c = 0;
-        ++r;
-      }
-    }
-  }
-};
-
-__device__ void load(const float* from, const Four& four, float (&to)[kFour]) {
-  if (four.wide) {
-    const float4 all = *reinterpret_cast<const float4*>(from + four.at);
-    to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
-  } else {
-#pragma unroll
-    for (int k = 0; k < kFour; ++k) to[k] = k < four.count ? from[four.at + k] : 0.0f;
-  }
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value = max(value, __shfl_xor_sync(kWholeWarp, value, offset));
+  return value;
 }
 
-__device__ void load(const uint16_t* from, const Four& four, int (&to)[kFour]) {
-  if (four.wide) {
-    const uint2 all = *reinterpret_cast<const uint2*>(from + four.at);
-    to[0] = static_cast<int>(all.x & 0xFFFFu), to[1] = static_cast<int>(all.x >> 16);
-    to[2] = static_cast<int>(all.y & 0xFFFFu), to[3] = static_cast<int>(all.y >> 16);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kFour; ++k) to[k] = k < four.count ? from[four.at + k] : 0;
-  }
-}
-
-// A block's gradients given by factors: for each row its harmonics, and the numbers that multiply them.
-class Factors {
- public:
-  // Fetches the factors of `rows` rows from `row` on. All threads must call it.
-  __device__ void load(const AdamGroup& group, int64_t row, int rows) {
-    for (int r = static_cast<int>(threadIdx.x); r < rows; r += kThreads) {
-      const float* from = group.factors + (row + r) * kFactors;
-      const int to = r * stride(group);
-      const Direction d{from[0], from[1], from[2]};
-      switch (group.degree) {
-        case 0:
-          harmonics<0>(d, to);
-          break;
-        case 1:
-          harmonics<1>(d, to);
-          break;
-        case 2:
-          harmonics<2>(d, to);
-          break;
-        case 3:
-          harmonics<3>(d, to);
-          break;
-        default:
-          harmonics<4>(d, to);
-          break;
-      }
-      for (int c = 0; c < kChannels; ++c) values_[to + count(group) + c] = from[3 + c];
-    }
-  }
-
-  // The gradients of some numbers.
-  __device__ void gradients(const AdamGroup& group, const Four& four, float (&to)[kFour]) {
-    four.each(group, [&](int k, int row, int column) {
-      const int harmonic = column / kChannels, channel = column - harmonic * kChannels;
-      const int begin = row * stride(group), count = Factors::count(group);
-      to[k] = harmonic < count ? values_[begin + harmonic] * values_[begin + count + channel] : 0.0f;
-    });
-  }
-
- private:
-  static constexpr int kChannels = 3, kFactors = 6;
-  // Rows of few coefficients need the most memory: 168 rows of four coefficients.
-  static constexpr int kLeastWidth = 4 * kChannels, kMost = kNumbers / kLeastWidth * (4 + kChannels);
-
-  struct Direction {
-    float x, y, z;
-  };
-
-  __device__ static int count(const AdamGroup& group) { return (group.degree + 1) * (group.degree + 1); }
-  // Odd, so that the threads of a warp access different banks.
-  __device__ static int stride(const AdamGroup& group) { return (count(group) + kChannels) | 1; }
-
-  template <int kDegree>
-  __device__ void harmonics(const Direction& d, int to) {
-    each_harmonic<kDegree>(d, [&](int k, float value, const Direction&) { values_[to + k] = value; });
-  }
-
-  SharedArray<float, kMost> values_;
-};
-
-// Stores the numbers k for which `on` has bit k.
-__device__ void store(float* to, const Four& four, const float (&from)[kFour], unsigned on) {
-  if (four.wide && on == (1u << kFour) - 1) {
-    *reinterpret_cast<float4*>(to + four.at) = make_float4(from[0], from[1], from[2], from[3]);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kFour; ++k) {
-      if (on >> k & 1) to[four.at + k] = from[k];
-    }
-  }
-}
-
-// Loads gradients with respect to raw parameters.
-__device__ void load_gradients(const AdamGroup& group, const AdamSettings& settings, Factors& factors, const Four& four,
-                               float (&to)[kFour]) {
-  if (group.factors != nullptr) {
-    factors.gradients(group, four, to);
-  } else if (group.gradient_type == Real::float32) {
-    load(static_cast<const float*>(group.gradient), four, to);
-  } else {
-    int halves[kFour];
-    load(static_cast<const uint16_t*>(group.gradient), four, halves);
-#pragma unroll
-    for (int k = 0; k < kFour; ++k) {
-      to[k] = group.gradient_type == Real::float16 ? from_float16<float>(halves[k]) : from_bfloat16<float>(halves[k]);
-    }
-  }
-  float raw[kFour] = {};
-  if (group.activation != Activation::identity) load(group.raw, four, raw);
-#pragma unroll
-  for (int k = 0; k < kFour; ++k) to[k] = chain(group, to[k] * settings.gradient_scale, raw[k]);
-}
-
-// Steps the numbers k for which `on` has bit k.
-__device__ void step_numbers(const AdamGroup& group, const AdamSettings& settings, const Four& four,
-                             const float (&gradients)[kFour], unsigned on) {
-  float raw[kFour], first[kFour], second[kFour];
-  load(group.raw, four, raw);
-  load(group.first, four, first);
-  load(group.second, four, second);
-  four.each(group, [&](int k, int, int column) {
-    const float step_size = column < group.head ? group.head_step_size : group.step_size;
-    adam_update(settings, step_size, gradients[k], raw[k], first[k], second[k]);
-  });
-  store(group.raw, four, raw, on);
-  store(group.first, four, first, on);
-  store(group.second, four, second, on);
-  if (group.value == nullptr) return;
-#pragma unroll
-  for (int k = 0; k < kFour; ++k) raw[k] = value_of(group, raw[k]);
-  store(group.value, four, raw, on);
-}
-
-// Findings of a thread, a block or all blocks of a group.
+// Findings of a thread or a block; a group's sums of the counts may need 64 bits.
 struct Found {
   double squares;
   float largest;
-  unsigned long long not_finite, skipped, updated;
-
-  __device__ void add(const Found& other) {
-    squares += other.squares;
-    largest = max(largest, other.largest);
-    not_finite += other.not_finite;
-    skipped += other.skipped;
-    updated += other.updated;
-  }
+  unsigned not_finite, skipped, updated;
 };
 
-__device__ Found of_warp(Found found) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const auto other = [&](auto value) { return __shfl_xor_sync(kWholeWarp, value, offset); };
-    found.add({other(found.squares), other(found.largest), other(found.not_finite), other(found.skipped),
-               other(found.updated)});
+// Four numbers of a thread. kWide: as for Four, and that all their rows step, or none if there are none.
+template <bool kWide>
+class Numbers {
+ public:
+  __device__ Numbers(const Rows& rows, int i) : rows_(rows), four_(rows, i) {}
+
+  // Whether a number is in a row that is wanted(row), as bits.
+  template <class Wanted>
+  __device__ unsigned of_rows(const Wanted& wanted) const {
+    unsigned on = 0;
+    four_.each(rows_.group, [&](int k, int r, int) { on |= wanted(r) ? 1u << k : 0u; });
+    return on;
   }
-  return found;
+
+  __device__ void load_state() {
+    load(rows_.group.raw, four_, raw_);
+    load(rows_.group.first, four_, first_);
+    load(rows_.group.second, four_, second_);
+  }
+
+  __device__ void load_gradients(Factors& factors) {
+    const AdamGroup& group = rows_.group;
+    if (group.factors != nullptr) {
+      factors.gradients(group, four_, gradients_);
+    } else if (group.gradient_type == Real::float32) {
+      load(static_cast<const float*>(group.gradient), four_, gradients_);
+    } else {
+      load_halves();
+    }
+  }
+
+  // Turns the gradients into those of the raw parameters.
+  __device__ void chain_gradients(const AdamSettings& settings) {
+    const AdamGroup& group = rows_.group;
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) gradients_[k] = gradients_[k] * settings.gradient_scale;
+    if (group.activation == Activation::exp) chain<Activation::exp>(gradients_, raw_);
+    if (group.activation == Activation::sigmoid) chain<Activation::sigmoid>(gradients_, raw_);
+  }
+
+  // The numbers that are not finite, as bits.
+  __device__ unsigned not_finite() const {
+    unsigned bad = 0;
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) bad |= k < four_.count && !is_finite(gradients_[k]) ? 1u << k : 0u;
+    return bad;
+  }
+
+  template <class Body>
+  __device__ void each_row(const Body& body) const {
+    four_.each(rows_.group, [&](int k, int r, int) { body(k, r); });
+  }
+
+  // Steps the numbers k for which `on` has bit k.
+  __device__ void step(const AdamSettings& settings, unsigned on, Found& found) {
+    const AdamGroup& group = rows_.group;
+    float sizes[kFour] = {group.step_size, group.step_size, group.step_size, group.step_size};
+    if (group.head > 0) {
+      four_.each(group, [&](int k, int, int column) {
+        if (column < group.head) sizes[k] = group.head_step_size;
+      });
+    }
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      if (!kWide && (on >> k & 1) == 0) continue;
+      found.squares += static_cast<double>(gradients_[k]) * static_cast<double>(gradients_[k]);
+      found.largest = max(found.largest, abs(gradients_[k]));
+      adam_moments(settings, gradients_[k], first_[k], second_[k]);
+    }
+    move(settings, sizes);
+    store(group.raw, four_, raw_, on);
+    store(group.first, four_, first_, on);
+    store(group.second, four_, second_, on);
+    if (group.value == nullptr) return;
+    if (group.activation == Activation::exp) activate_all<Activation::exp>(raw_);
+    if (group.activation == Activation::sigmoid) activate_all<Activation::sigmoid>(raw_);
+    store(group.value, four_, raw_, on);
+  }
+
+ private:
+  // Moves raw numbers by the moments.
+  __device__ void move(const AdamSettings& settings, const float (&sizes)[kFour]) {
+    float by[kFour];
+    bool sure = true;
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      by[k] = rounded_quotient(first_[k], adam_divisor(settings, rounded_root(second_[k], sure)), sure);
+    }
+    if (!sure) {
+#pragma unroll
+      for (int k = 0; k < kFour; ++k) by[k] = first_[k] / adam_divisor(settings, sqrt(second_[k]));
+    }
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) raw_[k] = fnma(sizes[k], by[k], raw_[k]);
+  }
+
+  __device__ void load_halves() {
+    int halves[kFour];
+    load(static_cast<const uint16_t*>(rows_.group.gradient), four_, halves);
+    const bool is_float16 = rows_.group.gradient_type == Real::float16;
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      gradients_[k] = is_float16 ? from_float16<float>(halves[k]) : from_bfloat16<float>(halves[k]);
+    }
+  }
+
+  const Rows& rows_;
+  Four<kWide> four_;
+  float raw_[kFour] = {}, first_[kFour] = {}, second_[kFour] = {}, gradients_[kFour] = {};
+};
+
+// A block's rows that are left out for their gradients, and what it counts.
+class Exceptions {
+ public:
+  // All threads call it, and synchronise before they leave out rows.
+  __device__ void clear() {
+    for (int i = static_cast<int>(threadIdx.x); i < kWords; i += kThreads) spoilt_[i] = 0;
+    if (threadIdx.x == 0) not_finite_[0] = seen_[0] = 0;
+  }
+
+  // Leaves out the rows of the numbers k for which `bad` has bit k.
+  __device__ void spoil(const Numbers<false>& numbers, unsigned bad) {
+    if (bad == 0) return;
+    numbers.each_row([&](int k, int r) {
+      if (bad >> k & 1) atomicOr(&spoilt_[r / kWarp], 1u << r % kWarp);
+    });
+    atomicAdd(&not_finite_[0], static_cast<unsigned>(__popc(bad)));
+  }
+
+  __device__ bool is_spoilt(int r) { return (spoilt_[r / kWarp] >> r % kWarp & 1) != 0; }
+
+  // Counts the rows that are seen. All threads call it.
+  __device__ void count_seen(const Rows& rows) {
+    if (rows.group.rows == nullptr) return;
+    unsigned seen = 0;
+    for (int r = static_cast<int>(threadIdx.x); r < rows.count; r += kThreads) seen += rows.seen(r) ? 1 : 0;
+    if (seen > 0) atomicAdd(&seen_[0], seen);
+  }
+
+  // Writes the counts, once all threads have counted. `any`: whether any row may be left out.
+  __device__ void tell(const Rows& rows, bool any, Found& found) {
+    found.skipped = 0;
+    for (int i = 0; any && i < kWords; ++i) found.skipped += static_cast<unsigned>(__popc(spoilt_[i]));
+    found.not_finite = not_finite_[0];
+    found.updated = (rows.group.rows == nullptr ? static_cast<unsigned>(rows.count) : seen_[0]) - found.skipped;
+  }
+
+ private:
+  static constexpr int kWords = kNumbers / kWarp;
+  SharedArray<unsigned, kWords> spoilt_;  // Rows as bits.
+  SharedArray<unsigned, 1> not_finite_, seen_;
+};
+
+// Steps rows if all their gradients are finite; returns whether they are. All numbers are loaded once, before anything
+// waits.
+__device__ bool step_all(const AdamSettings& settings, const Rows& rows, Factors& factors, Found& found) {
+  const int begin = kFour * static_cast<int>(threadIdx.x);
+  Numbers<true> own[kFours] = {{rows, begin}, {rows, begin + kFour * kThreads}};
+  static_assert(kFours == 2);
+  const auto has = [&](int j) { return begin + j * kFour * kThreads < rows.numbers; };
+#pragma unroll
+  for (int j = 0; j < kFours; ++j) {
+    if (has(j)) own[j].load_state();
+  }
+  if (rows.group.factors != nullptr) factors.load(rows.group, rows.row, rows.count);
+#pragma unroll
+  for (int j = 0; j < kFours; ++j) {
+    if (has(j)) own[j].load_gradients(factors);
+  }
+  unsigned bad = 0;
+#pragma unroll
+  for (int j = 0; j < kFours; ++j) {
+    own[j].chain_gradients(settings);
+    bad |= own[j].not_finite();
+  }
+  if (__syncthreads_or(static_cast<int>(bad)) != 0) return false;
+#pragma unroll
+  for (int j = 0; j < kFours; ++j) {
+    if (has(j)) own[j].step(settings, (1u << kFour) - 1, found);
+  }
+  return true;
 }
 
-// Sums the findings of a block in a fixed order, for its first warp. All threads must call it, once.
-__device__ Found of_block(const Found& found) {
-  constexpr int kWarps = kThreads / kWarp;
-  __shared__ SharedArray<Found, kWarps> warps;
-  const Found whole = of_warp(found);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (lane_index() == 0) warps[thread / kWarp] = whole;
+// Steps the rows that are seen and whose gradients are finite, which takes two passes.
+__device__ void step_some_rows(const AdamSettings& settings, const Rows& rows, Factors& factors, Exceptions& exceptions,
+                               Found& found) {
+  if (rows.group.factors != nullptr) factors.load(rows.group, rows.row, rows.count);
+  // Calls body(numbers, on) with the numbers in rows that are wanted(row).
+  const auto each = [&](const auto& wanted, const auto& body) {
+#pragma unroll 1
+    for (int i = kFour * static_cast<int>(threadIdx.x); i < rows.numbers; i += kFour * kThreads) {
+      Numbers<false> numbers(rows, i);
+      const unsigned on = numbers.of_rows(wanted);
+      if (on == 0) continue;
+      numbers.load_state();
+      numbers.load_gradients(factors);
+      numbers.chain_gradients(settings);
+      body(numbers, on);
+    }
+  };
+  const auto seen = [&](int r) { return rows.seen(r); };
   __syncthreads();
-  if (thread >= kWarp) return {};
-  return of_warp(thread < kWarps ? warps[thread] : Found{});
+  each(seen, [&](Numbers<false>& numbers, unsigned on) { exceptions.spoil(numbers, numbers.not_finite() & on); });
+  exceptions.count_seen(rows);
+  __syncthreads();
+  each([&](int r) { return rows.seen(r) && !exceptions.is_spoilt(r); },
+       [&](Numbers<false>& numbers, unsigned on) { numbers.step(settings, on, found); });
 }
 
-__global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ Call call, Found* parts) {
-  __shared__ SharedArray<int, kNumbers> state;
+__global__ void __launch_bounds__(kThreads, kBlocks) adam_kernel(const __grid_constant__ Call call, Found* parts) {
   __shared__ Factors factors;
+  __shared__ Exceptions exceptions;
+  __shared__ SharedArray<float, kThreads / kWarp> largest;
+  exceptions.clear();
   int number = 0;
   while (blockIdx.x >= call.first[number + 1]) ++number;
   const AdamGroup& group = call.groups[number];
   const int64_t row = (blockIdx.x - call.first[number]) * rows_of_block(group), left = group.count - row;
-  const int rows = static_cast<int>(left < rows_of_block(group) ? left : rows_of_block(group));
-  const int numbers = rows * group.width, thread = static_cast<int>(threadIdx.x);
-  const int64_t begin = row * group.width;
+  const int count = static_cast<int>(left < rows_of_block(group) ? left : rows_of_block(group));
+  const Rows rows{group, call.inverse[number], call.aligned[number], row, count, count * group.width};
   Found found{};
-  for (int r = thread; r < rows; r += kThreads) {
-    state[r] = group.rows != nullptr && group.rows[row + r] == 0 ? kUnseen : kSteps;
-  }
-  if (group.factors != nullptr) factors.load(group, row, rows);
-  __syncthreads();
-  const bool aligned = call.aligned[number];
-  for (int i = kFour * thread; i < numbers; i += kFour * kThreads) {
-    const Four four(group, aligned, begin, i, numbers);
-    float gradients[kFour] = {};
-    load_gradients(group, call.settings, factors, four, gradients);
-    four.each(group, [&](int k, int r, int) {
-      if (is_finite(gradients[k]) || state[r] == kUnseen) return;
-      ++found.not_finite;
-      state[r] = kBad;
-    });
-  }
-  __syncthreads();
-  for (int r = thread; r < rows; r += kThreads) {
-    found.skipped += state[r] == kBad;
-    found.updated += state[r] == kSteps;
-  }
-  for (int i = kFour * thread; i < numbers; i += kFour * kThreads) {
-    const Four four(group, aligned, begin, i, numbers);
-    unsigned on = 0;
-    four.each(group, [&](int k, int r, int) { on |= state[r] == kSteps ? 1u << k : 0u; });
-    if (on == 0) continue;
-    float gradients[kFour] = {};
-    load_gradients(group, call.settings, factors, four, gradients);
-#pragma unroll
-    for (int k = 0; k < kFour; ++k) {
-      if ((on >> k & 1) == 0) continue;
-      found.squares += static_cast<double>(gradients[k]) * static_cast<double>(gradients[k]);
-      found.largest = max(found.largest, abs(gradients[k]));
-    }
-    step_numbers(group, call.settings, four, gradients, on);
-  }
-  found = of_block(found);
-  if (thread == 0) parts[blockIdx.x] = found;
+  const bool wide = rows.aligned && rows.numbers % kFour == 0 && rows.numbers <= kNumbers && group.rows == nullptr;
+  const bool all = wide && step_all(call.settings, rows, factors, found);
+  if (!all) step_some_rows(call.settings, rows, factors, exceptions, found);
+  const int thread = static_cast<int>(threadIdx.x);
+  found.largest = warp_largest(found.largest);
+  if (lane_index() == 0) largest[thread / kWarp] = found.largest;
+  found.squares = block_total<kThreads>(found.squares);  // Synchronises.
+  if (thread > 0) return;
+  for (int w = 1; w < kThreads / kWarp; ++w) found.largest = max(found.largest, largest[w]);
+  exceptions.tell(rows, !all, found);
+  parts[blockIdx.x] = found;
 }
 
 // Sums the findings of each group's blocks, with a block per group.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSumThreads)
     sums_kernel(const __grid_constant__ Call call, const Found* parts, double* to) {
-  Found found{};
-  for (int64_t b = call.first[blockIdx.x] + threadIdx.x; b < call.first[blockIdx.x + 1]; b += kThreads) {
-    found.add(parts[b]);
+  __shared__ SharedArray<float, kSumThreads / kWarp> warps;
+  double squares = 0.0, not_finite = 0.0, skipped = 0.0, updated = 0.0;
+  float largest = 0.0f;
+#pragma unroll 4
+  for (int64_t b = call.first[blockIdx.x] + threadIdx.x; b < call.first[blockIdx.x + 1]; b += kSumThreads) {
+    const Found part = parts[b];
+    squares += part.squares;
+    largest = max(largest, part.largest);
+    not_finite += part.not_finite;
+    skipped += part.skipped;
+    updated += part.updated;
   }
-  found = of_block(found);
+  largest = warp_largest(largest);
+  if (lane_index() == 0) warps[static_cast<int>(threadIdx.x) / kWarp] = largest;
+  squares = block_total<kSumThreads>(squares);
+  not_finite = block_total<kSumThreads>(not_finite);
+  skipped = block_total<kSumThreads>(skipped);
+  updated = block_total<kSumThreads>(updated);
   if (threadIdx.x != 0) return;
+  for (int w = 0; w < kSumThreads / kWarp; ++w) largest = max(largest, warps[w]);
   double* sums = to + blockIdx.x * kAdamSums;
-  sums[kSquares] = found.squares;
-  sums[kLargest] = static_cast<double>(found.largest);
-  sums[kNotFinite] = static_cast<double>(found.not_finite);
-  sums[kSkipped] = static_cast<double>(found.skipped);
-  sums[kUpdated] = static_cast<double>(found.updated);
+  sums[kSquares] = squares;
+  sums[kLargest] = static_cast<double>(largest);
+  sums[kNotFinite] = not_finite;
+  sums[kSkipped] = skipped;
+  sums[kUpdated] = updated;
 }
 
 void step_some(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, cudaStream_t stream) {
@@ -331,13 +335,14 @@ void step_some(const AdamGroup* groups, int count, const AdamSettings& settings,
   for (int i = 0; i < count; ++i) {
     call.groups[i] = groups[i];
     call.aligned[i] = is_aligned(groups[i]);
+    call.inverse[i] = inverse_width(groups[i]);
     const int64_t rows = rows_of_block(groups[i]);
     call.first[i + 1] = call.first[i] + (groups[i].count + rows - 1) / rows;
   }
   const auto blocks = static_cast<unsigned>(call.first[count]);
   DeviceBuffer<Found> parts(blocks, stream);
   launch(adam_kernel, blocks, kThreads, 0, stream, call, parts.data());
-  launch(sums_kernel, static_cast<unsigned>(count), kThreads, 0, stream, call, parts.data(), sums);
+  launch(sums_kernel, static_cast<unsigned>(count), kSumThreads, 0, stream, call, parts.data(), sums);
 }
 
 }  // namespace

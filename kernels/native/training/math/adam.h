@@ -29,11 +29,21 @@ LG_INLINE auto is_finite(F a) {
 }
 
 template <class F>
-LG_INLINE void adam_update(const AdamSettings& s, F step_size, F gradient, F& raw, F& first, F& second) {
+LG_INLINE void adam_moments(const AdamSettings& s, F gradient, F& first, F& second) {
   first = fma(F(s.first_weight), gradient - first, first);
   second = fma(F(s.second_weight) * gradient, gradient, second * F(s.second_decay));
-  const F root = fma(sqrt(second), F(s.root_correction), F(s.epsilon));
-  raw = fnma(step_size, first / root, raw);
+}
+
+// The divisor of the first moment, from the root of the second.
+template <class F>
+LG_INLINE F adam_divisor(const AdamSettings& s, F root) {
+  return fma(root, F(s.root_correction), F(s.epsilon));
+}
+
+template <class F>
+LG_INLINE void adam_update(const AdamSettings& s, F step_size, F gradient, F& raw, F& first, F& second) {
+  adam_moments(s, gradient, first, second);
+  raw = fnma(step_size, first / adam_divisor(s, sqrt(second)), raw);
 }
 
 LG_END

@@ -133,7 +133,8 @@ MASK = torch.linspace(0, 1, 3 * 37 * 45).view(3, 37, 45)
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_the_cpu_compares_images_the_same(padding: str, cuda: CudaDevice) -> None:
     actual, expected = (one.run(image_loss, *IMAGES, MASK, padding=padding) for one in (engine_on(cuda), cpu()))
-    assert_relative("gradient", actual.gradient.cpu(), expected.gradient, 2e-6)
+    # The CPU filters along lines first and the device along columns. Either rounds by up to 3e-6.
+    assert_relative("gradient", actual.gradient.cpu(), expected.gradient, 5e-6)
     for mine, other in zip(actual.views(), expected.views(), strict=True):
         assert mine == pytest.approx(other, rel=1e-6)
 

@@ -116,7 +116,7 @@ void TileLoss::add_derivatives(int row) {
     const std::size_t stride = widths_.map;
     const Moments<Pack> m = {rows.window(i), rows.window(stride + i), rows.window(2 * stride + i),
                              rows.window(3 * stride + i)};
-    const Dissimilarity<Pack> d = dissimilarity(m);
+    const Dissimilarity<Pack> d = dissimilarity(m, [](const Pack& a) { return Pack(1.0f) / a; });
     const Pack weight = Pack::load(weights_ + i), scale = weight * factor;
     (d.value * weight).store(values_ + i);
     (d.by_mean * scale).store(map_[0] + i);

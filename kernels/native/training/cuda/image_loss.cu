@@ -5,6 +5,7 @@
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
 #include "training/cuda/engine.h"
+#include "training/cuda/image_tile.cuh"
 #include "training/cuda/plane.cuh"
 #include "training/math/ssim.h"
 #include "training/params.h"
@@ -12,75 +13,11 @@
 namespace lumigrad::training {
 namespace {
 
-constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Size of a tile, and threads of its block.
-constexpr int kReachX = kWidth + 2 * kRadius, kReachY = kHeight + 2 * kRadius;
-constexpr int kReach = kReachX * kReachY, kLines = kWidth * kReachY;
-constexpr int kMoments = 4, kDerivatives = 3;
+constexpr int kSumThreads = 1024;
 // The number of blocks that sum the weights of a mask in a view.
 constexpr int kParts = 64;
 
-struct Call {
-  ImageLoss loss;
-  int tiles_x, tiles_y;
-  int groups;  // Groups of channels: each has a block for every tile.
-  // The weights of pixels and of positions of windows, summed for each view.
-  const double* counts;
-  // [kDerivatives, views, channels, height, width]
-  float* maps;
-
-  __host__ __device__ int64_t pixels() const { return int64_t{loss.height} * loss.width; }
-  __host__ __device__ int64_t map_size() const { return pixels() * loss.channels * loss.views; }
-  __host__ __device__ int tiles_of_view() const { return tiles_x * tiles_y * groups; }
-};
-
-// The tile of a block; `channel` is the first of kChannels.
-template <int kChannels>
-struct Place {
-  int view, channel, x, y;
-
-  __device__ explicit Place(const Call& call) {
-    const int block = static_cast<int>(blockIdx.x), tile = block % call.tiles_of_view() / call.groups;
-    view = block / call.tiles_of_view();
-    // The channels of a tile are consecutive blocks, since they share the image's lines of memory.
-    channel = block % call.groups * kChannels;
-    x = tile % call.tiles_x * kWidth;
-    y = tile / call.tiles_x * kHeight;
-  }
-  __device__ int64_t pixel(const Call& call, int px, int py) const {
-    return view * call.pixels() + int64_t{py} * call.loss.width + px;
-  }
-  // The index of the block's channel `c` at a pixel.
-  __device__ int64_t number(const Call& call, int px, int py, int c) const {
-    return pixel(call, px, py) * call.loss.channels + channel + c;
-  }
-  __device__ int64_t in_map(const Call& call, int px, int py, int c) const {
-    return (int64_t{view} * call.loss.channels + channel + c) * call.pixels() + int64_t{py} * call.loss.width + px;
-  }
-};
-
-__device__ inline bool inside(const ImageLoss& loss, int x, int y, int edge) {
-  return x >= edge && y >= edge && x < loss.width - edge && y < loss.height - edge;
-}
-
 __device__ inline double inverse(double count) { return count > 0.0 ? 1.0 / count : 0.0; }
-
-// The weighted sum of 11 numbers: `at(k)` gives number k; number 5 is the middle.
-template <class At>
-__device__ inline float window_sum(const At& at) {
-  float sum = window_weight(0) * at(kRadius);
-#pragma unroll
-  for (int d = 1; d <= kRadius; ++d) sum = fma(window_weight(d), at(kRadius - d) + at(kRadius + d), sum);
-  return sum;
-}
-
-// Calls body(x, y) for the thread's positions of the tile that are within the image.
-template <int kChannels, class Body>
-__device__ inline void each_position(const Call& call, const Place<kChannels>& place, const Body& body) {
-  for (int i = static_cast<int>(threadIdx.x); i < kWidth * kHeight; i += kThreads) {
-    const int x = place.x + i % kWidth, y = place.y + i / kWidth;
-    if (x < call.loss.width && y < call.loss.height) body(i % kWidth, i / kWidth);
-  }
-}
 
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ ImageLoss loss, double* parts) {
   const int view = static_cast<int>(blockIdx.x) / kParts, part = static_cast<int>(blockIdx.x) % kParts;
@@ -117,121 +54,173 @@ __global__ void counts_kernel(const __grid_constant__ ImageLoss loss, const doub
   counts[2 * view + 1] = inner;
 }
 
+// Sums the moments along a tile's columns.
+template <class Target, int kChannels>
+__device__ void sum_moments(const Call& call, const Place<kChannels>& place, Columns<kMoments>& columns) {
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= Place<kChannels>::kColumns) return;
+  const ImageLoss& loss = call.loss;
+  const int x = place.x + column / kChannels - kRadius, of_line = loss.width * loss.channels;
+  const int64_t first = place.number(call, nearest_column(loss, x), 0, column % kChannels);
+  const float* image = loss.image + first;
+  const Target* target = static_cast<const Target*>(loss.target.data) + first;
+  const Way way(loss, x, place.y);
+  Window windows[kMoments];
+#pragma unroll
+  for (int r = 0; r < kHeight + 2 * kRadius; ++r) {
+    const int64_t at = int64_t{way.line(r)} * of_line;
+    const bool there = way.there(r);
+    const float a = there ? image[at] : 0.0f, b = there ? number_of(target[at]) : 0.0f, difference = a - b;
+    // The target from the difference, as the derivatives have it.
+    const float y = a - difference, values[kMoments] = {a, difference, fma(a, a, y * y), difference * difference};
+#pragma unroll
+    for (int m = 0; m < kMoments; ++m) {
+      windows[m].numbers[r % kTaps] = values[m];
+      if (r >= 2 * kRadius) columns[(m * kHeight + r - 2 * kRadius) * kPitch + column] = windows[m].sum(r);
+    }
+  }
+}
+
+// 1 / a within a unit in the last place, without the quotient's branch.
+__device__ inline float near_inverse(float a) {
+  const float near = quick_inverse(a);
+  return fma(near, fnma(a, near, 1.0f), near);
+}
+
+// Stores the numbers of a run, of which `left` are within the image. `wide`: whether four can be stored at once.
+__device__ inline void store_run(float* to, const float (&from)[kRun], bool wide, int left) {
+  if (wide) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      if (j < left) to[j] = from[j];
+    }
+  }
+}
+
 template <int kChannels>
 __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ Call call, double* dissimilarities) {
-  constexpr int kNumbers = kReach * kChannels, kLine = kReachX * kChannels;
-  __shared__ SharedArray<float, 2 * kNumbers> image;
-  __shared__ SharedArray<float, kMoments * kLines> lines;
+  __shared__ Columns<kMoments> columns;
   const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kNumbers; i += kThreads) {
-    const int x = place.x + i % kLine / kChannels - kRadius, y = place.y + i / kLine - kRadius;
-    const bool there = inside(loss, x, y, 0);
-    const int64_t at = there ? place.number(call, x, y, i % kChannels) : 0;
-    const float value = there ? loss.image[at] : 0.0f;
-    image[i] = value;
-    image[kNumbers + i] = there ? value - plane_at(loss.target, at) : 0.0f;
+  if (loss.target.numbers == Numbers::floats) {
+    sum_moments<float>(call, place, columns);
+  } else {
+    sum_moments<uint8_t>(call, place, columns);
   }
+  __syncthreads();
   const auto factor =
       static_cast<float>(loss.view_weight * loss.dssim * inverse(call.counts[2 * place.view + 1] * loss.channels));
+  const bool wide = loss.width % kRun == 0;
   double sum = 0.0;
 #pragma unroll 1
-  for (int c = 0; c < kChannels; ++c) {
-    __syncthreads();
-    for (int i = thread; i < kLines; i += kThreads) {
-      const int from = (i / kWidth * kReachX + i % kWidth) * kChannels + c;
-      const auto x = [&](int k) { return image[from + k * kChannels]; };
-      const auto difference = [&](int k) { return image[kNumbers + from + k * kChannels]; };
-      const auto y = [&](int k) { return x(k) - difference(k); };
-      lines[i] = window_sum(x);
-      lines[kLines + i] = window_sum(difference);
-      lines[2 * kLines + i] = window_sum([&](int k) { return fma(x(k), x(k), y(k) * y(k)); });
-      lines[3 * kLines + i] = window_sum([&](int k) { return difference(k) * difference(k); });
-    }
-    __syncthreads();
-    each_position(call, place, [&](int x, int y) {
-      const auto across = [&](int moment) {
-        return window_sum([&](int k) { return lines[moment * kLines + (y + k) * kWidth + x]; });
-      };
-      const Dissimilarity<float> d = dissimilarity(Moments<float>{across(0), across(1), across(2), across(3)});
-      const int px = place.x + x, py = place.y + y;
-      const bool counts = inside(loss, px, py, loss.valid ? kRadius : 0);
-      const float weight = counts ? weight_at(loss.mask, place.pixel(call, px, py)) : 0.0f, scale = weight * factor;
+  for (int i = static_cast<int>(threadIdx.x); i < kRuns; i += kThreads) {
+    const Run<kChannels> run(i);
+    const int px = place.x + run.x, py = place.y + run.y;
+    if (px >= loss.width || py >= loss.height) continue;
+    float moments[kMoments][kRun], derivatives[kDerivatives][kRun];
+#pragma unroll
+    for (int m = 0; m < kMoments; ++m) run.sums(columns, m, moments[m]);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      const Dissimilarity<float> d =
+          dissimilarity(Moments<float>{moments[0][j], moments[1][j], moments[2][j], moments[3][j]}, near_inverse);
+      const bool counts = inside(loss, px + j, py, loss.valid ? kRadius : 0);
+      const float weight = counts ? weight_at(loss.mask, place.pixel(call, px + j, py)) : 0.0f, scale = weight * factor;
       sum += d.value * weight;
-      float* to = call.maps + place.in_map(call, px, py, c);
-      to[0] = d.by_mean * scale;
-      to[call.map_size()] = d.by_squares * scale;
-      to[2 * call.map_size()] = d.by_error * scale;
-    });
+      derivatives[0][j] = d.by_mean * scale;
+      derivatives[1][j] = d.by_squares * scale;
+      derivatives[2][j] = d.by_error * scale;
+    }
+    float* to = call.maps + place.in_map(call, px, py, run.channel);
+#pragma unroll
+    for (int d = 0; d < kDerivatives; ++d) store_run(to + d * call.map_size(), derivatives[d], wide, loss.width - px);
   }
   sum = block_total<kThreads>(sum);
   if (threadIdx.x == 0) dissimilarities[blockIdx.x] = sum;
 }
 
-// The derivatives of channel `c` around a tile, filtered along the lines.
+// Sums the derivatives along a tile's columns. Threads take the columns of each channel in order, as the maps have
+// them.
 template <int kChannels>
-__device__ void load_derivatives(const Call& call, const Place<kChannels>& place, int c,
-                                 SharedArray<float, kDerivatives * kReach>& maps,
-                                 SharedArray<float, kDerivatives * kLines>& lines) {
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kReach; i += kThreads) {
-    const int x = place.x + i % kReachX - kRadius, y = place.y + i / kReachX - kRadius;
-    const bool there = inside(call.loss, x, y, 0);
-    const float* from = call.maps + (there ? place.in_map(call, x, y, c) : 0);
-    for (int d = 0; d < kDerivatives; ++d) maps[d * kReach + i] = there ? from[d * call.map_size()] : 0.0f;
+__device__ void sum_derivatives(const Call& call, const Place<kChannels>& place, Columns<kDerivatives>& columns) {
+  constexpr int kOfChannel = Place<kChannels>::kColumns / kChannels;
+  const int thread = static_cast<int>(threadIdx.x), channel = thread / kOfChannel, place_x = thread % kOfChannel;
+  if (channel >= kChannels) return;
+  const int x = place.x + place_x - kRadius, column = place_x * kChannels + channel;
+  const float* maps[kDerivatives];
+#pragma unroll
+  for (int d = 0; d < kDerivatives; ++d) {
+    maps[d] = call.maps + d * call.map_size() + place.in_map(call, nearest_column(call.loss, x), 0, channel);
   }
-  __syncthreads();
-  for (int i = thread; i < kDerivatives * kLines; i += kThreads) {
-    const int from = i / kLines * kReach + i % kLines / kWidth * kReachX + i % kWidth;
-    lines[i] = window_sum([&](int k) { return maps[from + k]; });
+  const Way way(call.loss, x, place.y);
+  Window windows[kDerivatives];
+#pragma unroll
+  for (int r = 0; r < kHeight + 2 * kRadius; ++r) {
+    const int64_t at = int64_t{way.line(r)} * call.loss.width;
+    const bool there = way.there(r);
+#pragma unroll
+    for (int d = 0; d < kDerivatives; ++d) {
+      windows[d].numbers[r % kTaps] = there ? maps[d][at] : 0.0f;
+      if (r >= 2 * kRadius) columns[(d * kHeight + r - 2 * kRadius) * kPitch + column] = windows[d].sum(r);
+    }
   }
-  __syncthreads();
 }
 
-// The windows' part of the gradient for each number of the tile, with interleaved channels.
+// The windows' sums of the derivatives for each number of a tile, which take the place of those along columns.
 template <int kChannels>
-__device__ void filter_derivatives(const Call& call, const Place<kChannels>& place,
-                                   SharedArray<float, kWidth * kHeight * kChannels>& filtered) {
-  __shared__ SharedArray<float, kDerivatives * kReach> maps;
-  __shared__ SharedArray<float, kDerivatives * kLines> lines;
-#pragma unroll 1
-  for (int c = 0; c < kChannels; ++c) {
-    load_derivatives(call, place, c, maps, lines);
-    each_position(call, place, [&](int x, int y) {
-      const int64_t at = place.number(call, place.x + x, place.y + y, c);
-      const float image = call.loss.image[at], difference = image - plane_at(call.loss.target, at);
-      const auto across = [&](int derivative) {
-        return window_sum([&](int k) { return lines[derivative * kLines + (y + k) * kWidth + x]; });
-      };
-      filtered[(y * kWidth + x) * kChannels + c] = fma(difference, across(2), fma(image, across(1), across(0)));
-    });
+__device__ void filter_derivatives(const Call& call, const Place<kChannels>& place, Columns<kDerivatives>& columns) {
+  sum_derivatives(call, place, columns);
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  float sums[kRounds][kDerivatives][kRun];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDerivatives; ++d) Run<kChannels>(thread + i * kThreads).sums(columns, d, sums[i][d]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const Run<kChannels> run(thread + i * kThreads);
+#pragma unroll
+    for (int d = 0; d < kDerivatives; ++d) {
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) {
+        columns[(d * kHeight + run.y) * kPitch + (run.x + j) * kChannels + run.channel] = sums[i][d][j];
+      }
+    }
   }
   __syncthreads();
 }
 
 template <bool kWindows, int kChannels>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(const __grid_constant__ Call call, double* differences) {
-  constexpr int kLine = kWidth * kChannels;
-  __shared__ SharedArray<float, kLine * kHeight> filtered;
+  __shared__ Columns<kDerivatives> filtered;
   const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
   if constexpr (kWindows) filter_derivatives(call, place, filtered);
   const double scale = loss.view_weight * inverse(call.counts[2 * place.view] * loss.channels);
   const auto l1 = static_cast<float>(scale * loss.l1), l2 = static_cast<float>(scale * loss.l2) * 2.0f;
   double sum_l1 = 0.0, sum_l2 = 0.0;
+  const int64_t first = place.number(call, place.x, place.y, 0);
+#pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kLine * kHeight; i += kThreads) {
-    const int x = place.x + i % kLine / kChannels, y = place.y + i / kLine;
+    const int column = i % kLine, line = i / kLine, x = place.x + column / kChannels, y = place.y + line;
     if (x >= loss.width || y >= loss.height) continue;
-    const int64_t at = place.number(call, x, y, i % kChannels);
-    const float difference = loss.image[at] - plane_at(loss.target, at);
+    const int64_t at = first + (line * loss.width + column / kChannels) * loss.channels + column % kChannels;
+    const float image = loss.image[at], difference = image - plane_at(loss.target, at);
     const float weight = weight_at(loss.mask, place.pixel(call, x, y));
     const float weighted = difference * weight;
     sum_l1 += abs(weighted);
     sum_l2 += weighted * difference;
     const float slope = difference > 0.0f ? l1 : difference < 0.0f ? -l1 : 0.0f;
     float gradient = fma(l2, weighted, slope * weight);
-    if constexpr (kWindows) gradient = gradient + filtered[i];
+    if constexpr (kWindows) {
+      const auto sum = [&](int d) { return filtered[(d * kHeight + line) * kPitch + column]; };
+      gradient = gradient + fma(difference, sum(2), fma(image, sum(1), sum(0)));
+    }
     loss.gradient[at] = gradient;
   }
   sum_l1 = block_total<kThreads>(sum_l1);
@@ -242,20 +231,20 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const __grid_constan
 }
 
 // Sums the results of each view's tiles, with a block per view.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSumThreads)
     values_kernel(const __grid_constant__ Call call, const double* dissimilarities, const double* differences,
                   double* values) {
   const int view = static_cast<int>(blockIdx.x), tiles = call.tiles_of_view();
   double l1 = 0.0, l2 = 0.0, dssim = 0.0;
-  for (int t = static_cast<int>(threadIdx.x); t < tiles; t += kThreads) {
+  for (int t = static_cast<int>(threadIdx.x); t < tiles; t += kSumThreads) {
     const int64_t tile = int64_t{view} * tiles + t;
     l1 += differences[2 * tile];
     l2 += differences[2 * tile + 1];
     if (dissimilarities != nullptr) dssim += dissimilarities[tile];
   }
-  l1 = block_total<kThreads>(l1);
-  l2 = block_total<kThreads>(l2);
-  dssim = block_total<kThreads>(dssim);
+  l1 = block_total<kSumThreads>(l1);
+  l2 = block_total<kSumThreads>(l2);
+  dssim = block_total<kSumThreads>(dssim);
   if (threadIdx.x > 0) return;
   const double pixels = call.counts[2 * view], positions = call.counts[2 * view + 1];
   double* to = values + view * kLossValues;
@@ -280,7 +269,7 @@ template <int kChannels>
 void queue(const ImageLoss& loss, double* values, cudaStream_t stream) {
   const DeviceBuffer<double> counts = count_views(loss, stream);
   Call call{loss,
-            (loss.width + kWidth - 1) / kWidth,
+            (loss.width + Place<kChannels>::kWidth - 1) / Place<kChannels>::kWidth,
             (loss.height + kHeight - 1) / kHeight,
             loss.channels / kChannels,
             counts.data(),
@@ -297,7 +286,7 @@ void queue(const ImageLoss& loss, double* values, cudaStream_t stream) {
   } else {
     launch(gradient_kernel<false, kChannels>, tiles, kThreads, 0, stream, call, differences.data());
   }
-  launch(values_kernel, static_cast<unsigned>(loss.views), kThreads, 0, stream, call, dissimilarities.data(),
+  launch(values_kernel, static_cast<unsigned>(loss.views), kSumThreads, 0, stream, call, dissimilarities.data(),
          differences.data(), values);
 }
 

@@ -34,13 +34,13 @@ struct Dissimilarity {
 };
 
 // The similarity is (1 - p) (1 - q): p measures the difference of the means, q the difference of the deviations from
-// the means.
-template <class F>
-LG_INLINE Dissimilarity<F> dissimilarity(const Moments<F>& m) {
+// the means. `inverse(a)` is 1 / a.
+template <class F, class Inverse>
+LG_INLINE Dissimilarity<F> dissimilarity(const Moments<F>& m, const Inverse& inverse) {
   const F c1(1e-4f), c2(9e-4f), one(1.0f), two(2.0f);
   const F y = m.x - m.difference;
-  const F per_mean = one / (fma(m.x, m.x, y * y) + c1);
-  const F per_variance = one / (fnma(m.x, m.x, fnma(y, y, m.squares)) + c2);
+  const F per_mean = inverse(fma(m.x, m.x, y * y) + c1);
+  const F per_variance = inverse(fnma(m.x, m.x, fnma(y, y, m.squares)) + c2);
   const F p = m.difference * m.difference * per_mean, q = fnma(m.difference, m.difference, m.error) * per_variance;
   const F error = two * (one - p) * per_variance, mean = two * (one - q) * per_mean;
   const F by_mean = fnma(error, fnma(q, m.x, m.difference), mean * fnma(p, m.x, m.difference));

@@ -100,6 +100,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   std::shared_ptr<const Mesh> refitted(const double* vertices) const;
 
   const Report& report() const { return report_; }
+  const Array<int32_t>& faces() const { return *faces_; }  // [faces given, 3]
   const Topology& topology() const { return *topology_; }
   const Surface& surface() const { return *surface_; }
   // Whether `moved` rebuilt the mesh.
@@ -107,9 +108,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   // The area of the leaves' boxes relative to the mesh's box, divided by its value at the last build: 1 after a build.
   double growth() const { return growth_; }
   Tree tree() const;
-  // Whether a device can refit the hierarchy: the mesh is one solid part with all faces, found to enclose points once,
-  // so that the sign "auto" needs no other faces and no dipoles. `moved` keeps the topology unless it rebuilds the
-  // mesh.
+  // Whether a device can refit the hierarchy: the mesh is one solid part, found to enclose points once, so that the
+  // sign "auto" needs no other faces and no dipoles. `moved` keeps the topology unless it rebuilds the mesh.
   bool is_one_solid() const;
   std::shared_ptr<const Topology> shared_topology() const { return topology_; }
   // The `growth` of a mesh with these faces, whose leaves' boxes have this total area; `low`, `high`: the mesh's box.

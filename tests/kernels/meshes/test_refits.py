@@ -196,6 +196,27 @@ def test_meshes_that_would_be_searched_slowly_are_built_anew(make: Any, device: 
     assert not moved(device, mesh, there.moved(1.01 * there.vertices)).rebuilt
 
 
+def with_a_flat_face(height: float) -> MeshShape:
+    """A vertex above the middle of an edge, and the face between the three."""
+    shape = shapes.torus(20, 10)
+    one, other = shape.faces[7, :2]
+    middle = 0.5 * (shape.vertices[one] + shape.vertices[other]) + [0.0, 0.0, height]
+    face = [one, len(shape.vertices), other]
+    return MeshShape(np.concatenate([shape.vertices, [middle]]), np.concatenate([shape.faces, [face]]).astype(np.int32))
+
+
+def test_faces_without_an_area_may_move_until_they_get_one(device: Device, on_host: list[Any]) -> None:
+    flat, bumpy = with_a_flat_face(0.0), with_a_flat_face(0.1)
+    mesh = ready(device, flat)
+    assert mesh.report.degenerate_faces == 1 and mesh.report.simple
+    still = moved(device, mesh, flat.moved(2.0 * flat.vertices))
+    assert on_host == []
+    assert still.report.degenerate_faces == 1 and not still.rebuilt
+    by_host = mesh_of(cpu(), flat).moved(torch.from_numpy(bumpy.vertices))
+    assert by_host.rebuilt and by_host.report.degenerate_faces == 0
+    assert_same_reports(moved(device, mesh, bumpy), by_host)
+
+
 def test_vertices_that_part_are_seen(device: Device) -> None:
     shape = shapes.split(shapes.torus(20, 10))
     opened = shape.vertices.copy()

@@ -1,16 +1,13 @@
 // Selects the faces to keep, and the first corner of each.
 #include <algorithm>
-#include <cmath>
 
+#include "meshes/build/face.h"
 #include "meshes/build/partition.h"
 #include "meshes/build/point.h"
 #include "meshes/build/stages.h"
 
 namespace lumigrad::meshes {
 namespace {
-
-// A height below this fraction of the longest edge is a rounding error of the coordinates.
-constexpr double kNoHeight = 1e-12;
 
 struct Edges {
   double ab, bc, ca;  // Squared lengths.
@@ -19,20 +16,10 @@ Edges edges_of(Point a, Point b, Point c) {
   return {squared_length(b - a), squared_length(c - b), squared_length(a - c)};
 }
 
-bool has_area(Point a, Point b, Point c, const Edges& e) {
-  const double twice = std::sqrt(squared_length(cross(b - a, c - a)));
-  return twice > kNoHeight * std::max({e.ab, e.bc, e.ca});
-}
-
 // The corner opposite the longest edge; the first one if several edges are the longest.
 int first_corner(const Edges& e) { return e.bc >= e.ab && e.bc >= e.ca ? 0 : e.ca >= e.ab ? 1 : 2; }
 
 }  // namespace
-
-bool has_area(const double* a, const double* b, const double* c) {
-  const Point p = point_at(a), q = point_at(b), r = point_at(c);
-  return has_area(p, q, r, edges_of(p, q, r));
-}
 
 FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology) {
   FaceList list{Array<int32_t>(static_cast<std::size_t>(3 * count)), Array<Centroid>(static_cast<std::size_t>(count))};
@@ -45,7 +32,7 @@ FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count,
       const Point a = point_at(vertices + 3ll * v[0]), b = point_at(vertices + 3ll * v[1]),
                   c = point_at(vertices + 3ll * v[2]);
       const Edges e = edges_of(a, b, c);
-      if (!has_area(a, b, c, e)) flat[p].push_back(static_cast<int32_t>(f));
+      if (!has_area(a, b, c)) flat[p].push_back(static_cast<int32_t>(f));
       const int first = first_corner(e);
       for (int k = 0; k < 3; ++k) list.corners[3 * f + k] = topology.welded[v[(first + k) % 3]];
       const Point sum = (a - origin) + (b - origin) + (c - origin);

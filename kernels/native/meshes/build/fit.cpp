@@ -5,7 +5,7 @@
 
 #include "common/pool.h"
 #include "common/threads.h"
-#include "meshes/build/angle.h"
+#include "meshes/build/face.h"
 #include "meshes/build/oriented_box.h"
 #include "meshes/build/partition.h"
 #include "meshes/build/stages.h"

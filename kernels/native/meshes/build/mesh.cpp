@@ -2,6 +2,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "meshes/build/face.h"
 #include "meshes/build/partition.h"
 #include "meshes/build/stages.h"
 #include "meshes/mesh.h"
@@ -78,6 +79,7 @@ void arrange(FaceList& list, Topology& topology, Report& report) {
 // Whether welded vertices still coincide, and degenerate faces are still degenerate.
 bool same_faces(const double* vertices, const int32_t* faces, const Topology& topology) {
   const auto at = [&](int64_t v) { return vertices + 3 * v; };
+  const auto point = [&](int32_t v) { return point_at(at(v)); };
   std::atomic<bool> same{true};
   const int64_t count = static_cast<int64_t>(topology.welded.size());
   const int parts = parts_for(count);
@@ -90,7 +92,7 @@ bool same_faces(const double* vertices, const int32_t* faces, const Topology& to
     if (!mine) same.store(false, std::memory_order_relaxed);
   });
   return same && std::none_of(topology.left_out.begin(), topology.left_out.end(), [&](int64_t f) {
-           return has_area(at(faces[3 * f]), at(faces[3 * f + 1]), at(faces[3 * f + 2]));
+           return has_area(point(faces[3 * f]), point(faces[3 * f + 1]), point(faces[3 * f + 2]));
          });
 }
 
@@ -193,7 +195,7 @@ std::shared_ptr<const Mesh> Mesh::refitted(const double* vertices) const {
 
 bool Mesh::is_one_solid() const {
   const Topology& t = *topology_;
-  return report_.simple() && t.part_count == 1 && t.solid[0] != 0 && t.left_out.empty() && originals_ == nullptr;
+  return report_.simple() && t.part_count == 1 && t.solid[0] != 0 && originals_ == nullptr;
 }
 
 double Mesh::growth_of(double size, const float* low, const float* high) const {

@@ -27,8 +27,6 @@ struct FaceList {
 };
 // Lists the faces with an area; fills `left_out`.
 FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology);
-// Whether a face with these corners has an area, i.e. its height exceeds the rounding error of its longest edge.
-bool has_area(const double* a, const double* b, const double* c);
 
 // The levels of a Tree.
 struct Levels {

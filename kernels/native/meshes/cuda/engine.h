@@ -68,7 +68,7 @@ class CudaMesh {
     mutable std::mutex mutex;
     mutable std::unique_ptr<const Links> links;  // Made by the first refit.
 
-    const Links& links_for(int64_t given, DeviceStaging& staging, cudaStream_t on) const;
+    const Links& links_for(const Mesh& mesh, DeviceStaging& staging, cudaStream_t on) const;
     std::size_t link_bytes() const;
   };
   bool is_home(cudaStream_t stream) const { return stream == stream_ && stream == order_->stream; }

@@ -21,6 +21,15 @@ std::vector<int32_t> firsts_of(const Topology& topology) {
   return firsts;
 }
 
+std::vector<int32_t> left_out_of(const Mesh& mesh) {
+  std::vector<int32_t> vertices;
+  for (const int32_t face : mesh.topology().left_out) {
+    const int32_t* at = mesh.faces().data() + 3ll * face;
+    vertices.insert(vertices.end(), at, at + 3);
+  }
+  return vertices;
+}
+
 // The ends of the runs of corners of each vertex, [distinct + 1], and these corners.
 struct Corners {
   std::vector<int32_t> begin, incident;
@@ -46,24 +55,27 @@ std::vector<int32_t> places_in(const Topology& topology, int64_t given) {
 }
 
 DeviceBuffer<int32_t> uploaded(const std::vector<int32_t>& values, DeviceStaging& staging, cudaStream_t stream) {
+  if (values.empty()) return {};
   return upload(values.data(), values.size(), staging, stream);
 }
 
 }  // namespace
 
-Links::Links(const Topology& topology, int64_t given, DeviceStaging& staging, cudaStream_t stream)
-    : faces(topology.faces()), distinct(topology.distinct), complete(stream) {
+Links::Links(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream)
+    : faces(mesh.topology().faces()), distinct(mesh.topology().distinct), complete(stream) {
+  const Topology& topology = mesh.topology();
   firsts = uploaded(firsts_of(topology), staging, stream);
+  left_out = uploaded(left_out_of(mesh), staging, stream);
   sources = upload(topology.sources.data(), static_cast<std::size_t>(distinct), staging, stream);
   const Corners corners = corners_of(topology);
   begin = uploaded(corners.begin, staging, stream);
   incident = uploaded(corners.incident, staging, stream);
-  places = uploaded(places_in(topology, given), staging, stream);
+  places = uploaded(places_in(topology, mesh.report().faces), staging, stream);
   complete.record(stream);
 }
 
 std::size_t Links::bytes() const {
-  return firsts.bytes() + sources.bytes() + begin.bytes() + incident.bytes() + places.bytes();
+  return firsts.bytes() + left_out.bytes() + sources.bytes() + begin.bytes() + incident.bytes() + places.bytes();
 }
 
 bool Found::report(Report& report) const {

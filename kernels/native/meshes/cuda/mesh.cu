@@ -137,9 +137,9 @@ void CudaMesh::finish() {
   end_use(stream_);
 }
 
-const Links& CudaMesh::Order::links_for(int64_t given, DeviceStaging& staging, cudaStream_t on) const {
+const Links& CudaMesh::Order::links_for(const Mesh& mesh, DeviceStaging& staging, cudaStream_t on) const {
   const std::lock_guard lock(mutex);
-  if (links == nullptr) links = std::make_unique<const Links>(*topology, given, staging, on);
+  if (links == nullptr) links = std::make_unique<const Links>(mesh, staging, on);
   return *links;
 }
 
@@ -147,7 +147,7 @@ std::optional<Refit> CudaMesh::refitted(const Mesh& base, const double* vertices
                                         cudaStream_t stream) const {
   if (base.shared_topology() != order_->topology) return std::nullopt;
   begin_use(stream);
-  const Links& links = order_->links_for(base.report().faces, workspace.staging, stream);
+  const Links& links = order_->links_for(base, workspace.staging, stream);
   auto made = std::make_shared<CudaMesh>();
   made->order_ = order_;
   made->tree_ = base.tree();

@@ -7,7 +7,7 @@
 
 #include "common/cuda/launch.h"
 #include "common/cuda/primitives.cuh"
-#include "meshes/build/angle.h"
+#include "meshes/build/face.h"
 #include "meshes/build/places.h"
 #include "meshes/cuda/boxes.cuh"
 
@@ -63,9 +63,10 @@ __device__ Bounds block_bounds(Bounds bounds) {
 }
 
 // The bounds of the vertices that faces use. They are infinite if a coordinate is not finite or too large, or if
-// vertices that were at one position are not.
+// vertices that were at one position are not, or if a face that was left out has an area.
 __global__ void __launch_bounds__(kSumThreads)
-    bounds_kernel(const double* vertices, int64_t count, double most, const int32_t* firsts, Bounds* partial) {
+    bounds_kernel(const double* vertices, int64_t count, double most, const int32_t* firsts, const int32_t* left_out,
+                  int64_t left_out_count, Bounds* partial) {
   Bounds bounds = no_bounds();
   for (int64_t v = int64_t{blockIdx.x} * kSumThreads + threadIdx.x; v < count; v += int64_t{gridDim.x} * kSumThreads) {
     const int32_t mark = firsts[v];
@@ -83,6 +84,11 @@ __global__ void __launch_bounds__(kSumThreads)
     } else if (mark >= 0) {
       enclose(bounds, here);
     }
+  }
+  for (int64_t f = int64_t{blockIdx.x} * kSumThreads + threadIdx.x; f < left_out_count;
+       f += int64_t{gridDim.x} * kSumThreads) {
+    const auto corner = [&](int i) { return point_at(vertices + 3 * int64_t{left_out[3 * f + i]}); };
+    if (has_area(corner(0), corner(1), corner(2))) bounds.low[0] = -INFINITY;
   }
   bounds = block_bounds(bounds);
   if (threadIdx.x == 0) partial[blockIdx.x] = bounds;
@@ -353,7 +359,7 @@ Found refit(const Tree& tree, const Links& links, const GivenVertices& vertices,
   const DeviceBuffer<float> angles(static_cast<std::size_t>(leaves) * kWide * 3, stream);
   const DeviceBuffer<Found> found(1, stream);
   launch(bounds_kernel, kBoundBlocks, kSumThreads, 0, stream, vertices.values, vertices.count, vertices.most,
-         links.firsts.data(), bounds.data());
+         links.firsts.data(), links.left_out.data(), static_cast<int64_t>(links.left_out.size() / 3), bounds.data());
   launch(frame_kernel, 1, kSumThreads, 0, stream, bounds.data(), found.data());
   launch(positions_kernel, blocks_over(3 * links.distinct, kSumThreads), kSumThreads, 0, stream, vertices.values,
          links.sources.data(), links.distinct, found.data(), arrays.positions);

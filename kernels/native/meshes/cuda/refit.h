@@ -17,13 +17,13 @@ namespace lumigrad::meshes {
 // What a refit needs of the topology beyond a Tree.
 class Links {
  public:
-  // `given`: the number of faces as given.
-  Links(const Topology& topology, int64_t given, DeviceStaging& staging, cudaStream_t stream);
+  Links(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
 
   std::size_t bytes() const;
 
   int64_t faces, distinct;
   DeviceBuffer<int32_t> firsts;    // [vertices given] first one at the position; ~ of it if no face uses it
+  DeviceBuffer<int32_t> left_out;  // [faces without an area, 3] vertices given
   DeviceBuffer<int32_t> sources;   // [distinct] as in Topology
   DeviceBuffer<int32_t> begin;     // [distinct + 1] into `incident`
   DeviceBuffer<int32_t> incident;  // [3 faces] corners at a vertex, ascending: 3 slot + corner

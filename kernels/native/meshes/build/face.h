@@ -1,7 +1,10 @@
-// Angles and normals of faces, on the host and on a device.
+// Values of single faces, on the host and on a device.
 #pragma once
 
+#include <cmath>
+
 #include "common/math/number.h"
+#include "meshes/build/point.h"
 
 namespace lumigrad::meshes {
 
@@ -22,6 +25,14 @@ LG_INLINE float angle_of(float y, float x) {
   p = p * z + 1.0f;
   const float r = t * p, from_axis = y > ax ? 1.57079633f - r : r;
   return x < 0.0f ? 3.14159265f - from_axis : from_axis;
+}
+
+// Whether a face has an area, i.e. its height exceeds the rounding error of its longest edge.
+LG_INLINE bool has_area(Point a, Point b, Point c) {
+  constexpr double kNoHeight = 1e-12;
+  const double ab = squared_length(b - a), bc = squared_length(c - b), ca = squared_length(a - c);
+  const double two = ab > bc ? ab : bc, longest = two > ca ? two : ca;
+  return std::sqrt(squared_length(cross(b - a, c - a))) > kNoHeight * longest;
 }
 
 // A face whose height is below this fraction of its longest edge gets no normal, which would depend on the rounding of

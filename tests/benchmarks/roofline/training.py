@@ -12,7 +12,7 @@ COLORS, OTHERS = 48, 3 + 4 + 3 + 1
 FACTORS = 24
 # Instructions of a warp for one number of an image or of a parameter, as counted in the compiler's listing.
 # A window of eleven takes eleven multiply-adds and additions. Tiles of 32 x 16 pixels filter 42 columns, then 16 lines.
-LOSS_MAP, LOSS_GRADIENT, ADAM = 315, 210, 120
+LOSS_MAP, LOSS_GRADIENT, ADAM = 300, 255, 120
 
 
 def needs(drawn: dict[str, Need]) -> dict[str, Need]:

@@ -54,6 +54,9 @@ __global__ void counts_kernel(const __grid_constant__ ImageLoss loss, const doub
   counts[2 * view + 1] = inner;
 }
 
+// A number, or 0 unless it is `there`. Unlike with a choice, the number is read before it is known whether it is.
+__device__ inline float masked(float number, bool there) { return from_bits(bits(number) & (there ? -1 : 0)); }
+
 // Sums the moments along a tile's columns.
 template <class Target, int kChannels>
 __device__ void sum_moments(const Call& call, const Place<kChannels>& place, Columns<kMoments>& columns) {
@@ -70,7 +73,7 @@ __device__ void sum_moments(const Call& call, const Place<kChannels>& place, Col
   for (int r = 0; r < kHeight + 2 * kRadius; ++r) {
     const int64_t at = int64_t{way.line(r)} * of_line;
     const bool there = way.there(r);
-    const float a = there ? image[at] : 0.0f, b = there ? number_of(target[at]) : 0.0f, difference = a - b;
+    const float a = masked(image[at], there), difference = a - masked(number_of(target[at]), there);
     // The target from the difference, as the derivatives have it.
     const float y = a - difference, values[kMoments] = {a, difference, fma(a, a, y * y), difference * difference};
 #pragma unroll
@@ -100,7 +103,8 @@ __device__ inline void store_run(float* to, const float (&from)[kRun], bool wide
 }
 
 template <int kChannels>
-__global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ Call call, double* dissimilarities) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    map_kernel(const __grid_constant__ Call call, double* dissimilarities) {
   __shared__ Columns<kMoments> columns;
   const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
@@ -195,33 +199,70 @@ __device__ void filter_derivatives(const Call& call, const Place<kChannels>& pla
   __syncthreads();
 }
 
+// The numbers of a tile whose gradients a thread writes: a warp takes pieces of lines.
+template <int kChannels>
+struct Own {
+  static constexpr int kCount = kLine * kHeight / kThreads, kWarps = kThreads / kWarp, kLines = kHeight / kWarps;
+  const Place<kChannels>& place;
+  const ImageLoss& loss;
+
+  __device__ int line(int k) const { return static_cast<int>(threadIdx.x) / kWarp + k % kLines * kWarps; }
+  __device__ int column(int k) const { return lane_index() + k / kLines * kWarp; }
+  __device__ int x(int k) const { return place.x + column(k) / kChannels; }
+  __device__ int y(int k) const { return place.y + line(k); }
+  __device__ bool there(int k) const { return x(k) < loss.width && y(k) < loss.height; }
+  // From the tile's first number to number k.
+  __device__ int offset(int k) const {
+    return (line(k) * loss.width + column(k) / kChannels) * loss.channels + column(k) % kChannels;
+  }
+};
+
+// Reads all of a thread's numbers before it writes any.
+template <class Target, int kChannels>
+__device__ void load_own(const Own<kChannels>& own, int64_t first, float (&image)[Own<kChannels>::kCount],
+                         float (&difference)[Own<kChannels>::kCount]) {
+  const float* images = own.loss.image + first;
+  const Target* targets = static_cast<const Target*>(own.loss.target.data) + first;
+#pragma unroll
+  for (int k = 0; k < Own<kChannels>::kCount; ++k) {
+    const int at = own.there(k) ? own.offset(k) : 0;
+    image[k] = images[at];
+    difference[k] = image[k] - number_of(targets[at]);
+  }
+}
+
 template <bool kWindows, int kChannels>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(const __grid_constant__ Call call, double* differences) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    gradient_kernel(const __grid_constant__ Call call, double* differences) {
   __shared__ Columns<kDerivatives> filtered;
   const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
   if constexpr (kWindows) filter_derivatives(call, place, filtered);
   const double scale = loss.view_weight * inverse(call.counts[2 * place.view] * loss.channels);
   const auto l1 = static_cast<float>(scale * loss.l1), l2 = static_cast<float>(scale * loss.l2) * 2.0f;
-  double sum_l1 = 0.0, sum_l2 = 0.0;
   const int64_t first = place.number(call, place.x, place.y, 0);
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kLine * kHeight; i += kThreads) {
-    const int column = i % kLine, line = i / kLine, x = place.x + column / kChannels, y = place.y + line;
-    if (x >= loss.width || y >= loss.height) continue;
-    const int64_t at = first + (line * loss.width + column / kChannels) * loss.channels + column % kChannels;
-    const float image = loss.image[at], difference = image - plane_at(loss.target, at);
-    const float weight = weight_at(loss.mask, place.pixel(call, x, y));
-    const float weighted = difference * weight;
+  const Own<kChannels> own{place, loss};
+  float image[own.kCount], difference[own.kCount];
+  if (loss.target.numbers == Numbers::floats) {
+    load_own<float>(own, first, image, difference);
+  } else {
+    load_own<uint8_t>(own, first, image, difference);
+  }
+  double sum_l1 = 0.0, sum_l2 = 0.0;
+#pragma unroll
+  for (int k = 0; k < own.kCount; ++k) {
+    if (!own.there(k)) continue;
+    const float weight = weight_at(loss.mask, place.pixel(call, own.x(k), own.y(k)));
+    const float weighted = difference[k] * weight;
     sum_l1 += abs(weighted);
-    sum_l2 += weighted * difference;
-    const float slope = difference > 0.0f ? l1 : difference < 0.0f ? -l1 : 0.0f;
+    sum_l2 += weighted * difference[k];
+    const float slope = difference[k] > 0.0f ? l1 : difference[k] < 0.0f ? -l1 : 0.0f;
     float gradient = fma(l2, weighted, slope * weight);
     if constexpr (kWindows) {
-      const auto sum = [&](int d) { return filtered[(d * kHeight + line) * kPitch + column]; };
-      gradient = gradient + fma(difference, sum(2), fma(image, sum(1), sum(0)));
+      const auto sum = [&](int d) { return filtered[(d * kHeight + own.line(k)) * kPitch + own.column(k)]; };
+      gradient = gradient + fma(difference[k], sum(2), fma(image[k], sum(1), sum(0)));
     }
-    loss.gradient[at] = gradient;
+    loss.gradient[first + own.offset(k)] = gradient;
   }
   sum_l1 = block_total<kThreads>(sum_l1);
   sum_l2 = block_total<kThreads>(sum_l2);

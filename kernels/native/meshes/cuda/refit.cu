@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) partial[blockIdx.x] = bounds;
 }
 
-// One block. The same centre and extent as those of place() in build/surface.cpp.
+// Centre and extent as place() in build/surface.cpp computes them; one block.
 __global__ void __launch_bounds__(kSumThreads) frame_kernel(const Bounds* partial, Found* found) {
   const Bounds bounds = block_bounds(partial[threadIdx.x]);
   if (threadIdx.x != 0) return;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kSumThreads) frame_kernel(const Bounds* partia
   found->is_enclosed = 0;
 }
 
-// A thread per coordinate.
+// Positions relative to the centre; a thread per coordinate.
 __global__ void __launch_bounds__(kSumThreads) positions_kernel(const double* vertices, const int32_t* sources,
                                                                 int64_t count, const Found* found, float* positions) {
   const int64_t i = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
@@ -153,7 +153,7 @@ __device__ Face face_of(Point a, Point b, Point c) {
 struct LeafArrays {
   const int32_t *corners, *sources;
   float *triangles, *boxes, *normals, *angles;
-  LeafSums* sums;  // Of each block.
+  LeafSums* sums;  // Sums of each block.
 };
 
 // Sixteen lanes per leaf, including missing leaves; blocks are full.
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0) arrays.sums[blockIdx.x] = sums;
 }
 
-// A thread per vertex.
+// Normals of vertices, summed in the order of build/fit.cpp; a thread per vertex.
 __global__ void __launch_bounds__(kSumThreads)
     vertex_normals_kernel(const int32_t* begin, const int32_t* incident, int64_t count, const float* normals,
                           const float* angles, float* vertex_normals) {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kSumThreads)
   for (int k = 0; k < 3; ++k) vertex_normals[3 * vertex + k] = sum[k];
 }
 
-// One block. `root`: the boxes of the root's children.
+// Totals of all blocks, and the box of the mesh; one block. `root`: the boxes of the root's children.
 __global__ void __launch_bounds__(kSumThreads)
     totals_kernel(const LeafSums* partial, int64_t count, const float* root, Found* found) {
   LeafSums sums = {0.0, 0.0, 0.0};

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,15 @@ def has_levels(path: Path) -> bool:
     """Whether a path is that of streamed SOG: its lod-meta.json, or the folder."""
     is_folder = (path / STREAM_NAME).is_file() and not (path / META_NAME).is_file()
     return path.name == STREAM_NAME or is_folder
+
+
+@contextmanager
+def saying_replaced(path: Path) -> Iterator[None]:
+    """Says on standard error that the block has replaced a scene, if it has."""
+    is_there = path.is_file() or (path.is_dir() and has_levels(path))
+    yield
+    if is_there:
+        print(f"lumigrad: replaced {path}", file=sys.stderr)
 
 
 def read_gaussians(path: Path, lod: int | None) -> StoredScene:

@@ -73,6 +73,23 @@ def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) ->
     assert done.returncode == 2 and "--lod: expected a lod-meta.json with it" in done.stderr
 
 
+def test_a_scene_that_is_replaced_is_named(tmp_path: Path, made: Cloud) -> None:
+    save(made, tmp_path / "scene.ply")
+    for output, *options in (("out.glb",), ("city", "--levels")):
+        told = [convert("scene.ply", output, *options, folder=tmp_path).stderr for _ in range(2)]
+        assert f"lumigrad: replaced {output}\n" in told[1]
+        assert ": replaced " not in told[0]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
+    # Neither a refused folder nor a device is replaced.
+    done = convert("scene.ply", "other", "--levels", folder=tmp_path)
+    assert done.returncode == 1 and ": replaced " not in done.stderr
+    (tmp_path / "null.ply").symlink_to("/dev/null")
+    assert convert("scene.ply", "null.ply", folder=tmp_path).stderr == ""
+    told = [lumigrad("sample", "city", "city.ply", "--count", "100", folder=tmp_path).stderr for _ in range(2)]
+    assert told[1] == f"{told[0]}lumigrad: replaced city.ply\n"
+
+
 def test_degrees_that_a_format_lacks_are_refused_with_what_to_do(tmp_path: Path) -> None:
     save_gaussians(gaussians_of(cloud(count=4, degree=4)), tmp_path / "scene.ply")
     done = convert("scene.ply", "scene.glb", folder=tmp_path)

@@ -14,7 +14,7 @@ from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.fitting.picture_file import read_header
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.parser import path_of, written_path
+from lumigrad.client.shell.parser import path_of, written_folder
 
 _READ = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 # Photographs that it does not read, by their suffixes.
@@ -44,7 +44,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("photographs", metavar="PHOTOGRAPHS", type=path_of, help="folder of the photographs")
     help_text = "folder of the data set"
-    parser.add_argument("-o", "--output", required=True, type=written_path, metavar="CAPTURE", help=help_text)
+    parser.add_argument("-o", "--output", required=True, type=written_folder, metavar="CAPTURE", help=help_text)
     help_text = "match each photograph with those next to it by name only, which is faster for frames of a video"
     parser.add_argument("--sequential", action="store_true", help=help_text)
 

@@ -23,7 +23,7 @@ from lumigrad.client.pictures import check_suffix, levels_of, ramp_colors, write
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.shell.exits import naming
-from lumigrad.client.shell.parser import written_path
+from lumigrad.client.shell.parser import written_folder, written_path
 from lumigrad.client.shell.stages import bars, say_progress
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
@@ -251,4 +251,4 @@ def output_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"expected a file that ends in {', '.join(_SUFFIXES)}, or a folder such as frames/, got {text}"
         )
-    return path
+    return path if path.suffix else written_folder(text)

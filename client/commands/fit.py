@@ -144,8 +144,6 @@ def _run(arguments: argparse.Namespace) -> int:
         require("viser", "viewer", "fit --view")
     if arguments.logdir is not None:
         require("tensorboardX", "fit", "metrics for TensorBoard")
-        if arguments.logdir.is_file():
-            raise InvalidArgument.of("logdir", f"expected a folder, got the file {arguments.logdir}")
     _check_replaced(arguments.output)
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None

@@ -11,7 +11,7 @@ from lumigrad.client.commands.options import COUNT, SECONDS, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, scene_path
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.recipe import Checkpoint
-from lumigrad.client.shell.parser import written_path
+from lumigrad.client.shell.parser import written_folder
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -64,7 +64,7 @@ def add_recipe(group: argparse._ArgumentGroup) -> None:
         "steps between snapshots on a worker with a spool, which let the fit continue after a crash (default: none)"
     )
     option(group, "--snapshot-every", help_text, **COUNT)
-    option(group, "--logdir", "folder to write metrics for TensorBoard to", type=written_path, metavar="DIR")
+    option(group, "--logdir", "folder to write metrics for TensorBoard to", type=written_folder, metavar="DIR")
 
 
 def complete(arguments: argparse.Namespace, resumed: Checkpoint | None) -> None:

@@ -76,6 +76,8 @@ def _city(arguments: argparse.Namespace) -> int:
 def _capture(arguments: argparse.Namespace) -> int:
     require("PIL.Image", "io", "writing photographs")
     require("plyfile", "io", "writing points")
+    if arguments.output.exists() and not arguments.output.is_dir():
+        raise InvalidArgument.of("OUTPUT", f"expected a folder for a capture, got the file {arguments.output}")
     if arguments.output.is_dir() and any(arguments.output.iterdir()):
         print(f"lumigrad: {arguments.output} is not empty: replaces what has the same name in it", file=sys.stderr)
     width, height = arguments.size or _SIZE

@@ -18,7 +18,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import load_gaussians, read_drive_log
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
-from lumigrad.client.shell.parser import path_of, written_path
+from lumigrad.client.shell.parser import path_of, written_folder
 from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.drive.doubts import doubts, doubts_of_files
 from lumigrad.protos.drive.json_node import ManifestError
@@ -45,7 +45,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "send the requests of a simulator's log to a worker again"
     replay = actions.add_parser("replay", help=text, description=text, epilog=_HEADING + _REPLAY)
     replay.add_argument("path", metavar="FILE", type=path_of, help="the log")
-    option(replay, "--pictures", "folder for the pictures", metavar="DIR", type=written_path)
+    option(replay, "--pictures", "folder for the pictures", metavar="DIR", type=written_folder)
     add_connection(replay)
 
 

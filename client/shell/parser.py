@@ -145,6 +145,14 @@ def written_path(text: str) -> Path:
     return path_of(text)
 
 
+def written_folder(text: str) -> Path:
+    """Parses the path of a folder to write, which need not exist."""
+    path = written_path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a folder, got the file {path}")
+    return path
+
+
 def _plain(message: str) -> str:
     """Removes argparse's "argument " before the name of an option."""
     return shortened(" ".join(message.removeprefix("argument ").split()))

@@ -26,6 +26,8 @@ from lumigrad.client.datasets.polycam import find_keyframes, read_keyframes
 from lumigrad.client.datasets.save import SAVERS
 from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.save import WRITABLE
+from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
@@ -178,8 +180,7 @@ class Capture:
 def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
     if not path.is_dir():
         if path.is_file() and path.suffix.lower() != ".json":
-            no_set = "unzip it first" if is_zipfile(path) else "a scene's file is none"
-            raise malformed(path, f"expected a data set: its folder, or its .json file; {no_set}")
+            raise _no_data_set(path)
         return _load_file(path, photographs, sensors)
     if (path / "transforms.json").is_file():
         return _load_file(path / "transforms.json", photographs, sensors)
@@ -192,12 +193,23 @@ def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
         return Capture(*read_model(model, photographs, sensors))
     if (path / "cameras.json").is_file():
         return _load_file(path / "cameras.json", photographs, sensors)
+    if any((path / name).is_file() for name in (META_NAME, STREAM_NAME)):
+        raise _no_data_set(path)
     raise malformed(
         path,
         "expected transforms.json or transforms_train.json, cameras.json, images.bin or images.txt of COLMAP, also "
         "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: `lumigrad capture` finds "
         "them",
     )
+
+
+def _no_data_set(path: Path) -> InvalidArgument:
+    """Returns the error for what is no data set, such as a scene."""
+    expected = "expected a data set: a folder of photographs with their poses, or its .json file"
+    if path.is_dir() or path.suffix.lower() in WRITABLE:
+        begin = f"`lumigrad fit DATASET --begin {path}` begins with it"
+        return malformed(path, f"{expected}, got a scene; `lumigrad render` and `lumigrad info` read it, and {begin}")
+    return malformed(path, f"{expected}; unzip it first" if is_zipfile(path) else expected)
 
 
 def _load_blender(folder: Path, photographs: Path | None, sensors: bool) -> Capture:

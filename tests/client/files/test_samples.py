@@ -21,7 +21,7 @@ from lumigrad.client import Camera, Client, Gaussians, Mesh, Spheres, World
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.evaluation import psnr
-from lumigrad.client.formats import read_scene
+from lumigrad.client.formats import read_scene, save_gaussians
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene_view import SceneView
@@ -177,6 +177,21 @@ def test_zip_files_are_opened_or_refused_with_the_advice_to_unzip_them(tmp_path:
         Gaussians.load(tmp_path / "a.zip")
     with pytest.raises(InvalidArgument, match=r"expected a data set: .*; unzip it first$"):
         Capture.load(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("name", ["scene.ply", "scene.sog", "folder"])
+def test_scenes_are_no_data_sets_and_what_takes_them_is_named(tmp_path: Path, name: str):
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+        (path / "lod-meta.json").write_text("{}")
+    else:
+        save_gaussians(Gaussians.load("sample:vase")[:100], path)
+    with pytest.raises(InvalidArgument) as caught:
+        Capture.load(path)
+    said = "expected a data set: a folder of photographs with their poses, or its .json file, got a scene; "
+    taken = "`lumigrad render` and `lumigrad info` read it, and `lumigrad fit DATASET --begin"
+    assert str(caught.value) == f"path: {path}: {said}{taken} {path}` begins with it"
 
 
 def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):

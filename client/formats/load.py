@@ -177,6 +177,8 @@ def _read_ply(header: PlyHeader) -> StoredScene:
         return read_compressed_ply(header)
     if holds_gaussians(header):
         return read_inria_ply(header)
+    if "face" in header.elements and header.elements["face"].count:
+        raise _mesh(header.path)
     raise header.fail(
         f"expected Gaussians (vertex properties f_dc_0, scale_0, rot_0, …), got {sorted(header.vertex_properties)}; "
         "Spheres.load reads points"
@@ -193,6 +195,11 @@ def _read_binary(path: Path, start: bytes) -> StoredScene:
     if suffix == ".splat":
         return read_splat(source)
     if suffix in _MESHES:
-        said = f"expected a scene of Gaussians, got a mesh; `lumigrad query {path} --spheres FILE` measures distances"
-        raise source.fail(f"{said} from it, and Mesh.load reads it")
+        raise _mesh(path)
     raise source.fail(f"expected a scene of Gaussians ({_READABLE}), but it starts with {start[:4]!r}")
+
+
+def _mesh(path: Path) -> InvalidArgument:
+    """Returns the error for a mesh."""
+    said = f"expected a scene of Gaussians, got a mesh; `lumigrad query {path} --spheres FILE` measures distances"
+    return malformed(path, f"{said} from it, and Mesh.load reads it")

@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 import pytest
 
-from lumigrad.client import Spheres
+from lumigrad.client import Mesh, Spheres
 from lumigrad.client.cli import main
 from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, ResourceExhausted
 from lumigrad.client.shell import exits
@@ -62,6 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).touch()
     (folder / "notes.ply").write_text("buy milk\n")
     Spheres(np.zeros((2, 3)), np.zeros((2, 7)), np.ones(2)).save(folder / "seven.ply")
+    corners = [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    Mesh(corners, [[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]]).save(folder / "pyramid.ply")
     (folder / "broken.json").write_text('{"eye": }')
     (folder / "eyes.json").write_text('{"eyes": [0, 0, 0]}')
     (folder / "short.json").write_text('{"eye": [0, 0], "target": [0, 0, 0]}')

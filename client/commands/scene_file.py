@@ -17,14 +17,14 @@ from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
 from lumigrad.client.formats.levels import GaussianLevels
-from lumigrad.client.formats.sample import located
+from lumigrad.client.formats.sample import located, samples
 from lumigrad.client.formats.scene import BY_DEPTH
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS
 from lumigrad.client.settings.gaussians import Primitive
-from lumigrad.client.shell.parser import path_of
+from lumigrad.client.shell.parser import path_of, suggested
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
@@ -91,7 +91,13 @@ def scene_path(text: str) -> Path:
         return located(path_of(text))
     except InvalidArgument as error:
         # The same error as for any other file that does not exist, which is noticed when the file is read.
-        raise FileNotFoundError(error.violations[0].description) from error
+        raise FileNotFoundError(error.violations[0].description + _meant_sample(text)) from error
+
+
+def _meant_sample(text: str) -> str:
+    """Returns the suggestion for the name of a sample; nothing for other paths."""
+    prefix, colon, name = text.partition(":")
+    return suggested(name, {each.removeprefix(prefix + colon): each for each in samples()}) if name else ""
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:

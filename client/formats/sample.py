@@ -22,8 +22,12 @@ def located(path: str | PathLike[str]) -> Path:
     name = fspath(path)
     if not name.startswith(_PREFIX):
         return checked
-    file = _FOLDER / f"{name[len(_PREFIX) :]}.spz"
-    if file not in _FOLDER.glob("*.spz"):
-        known = ", ".join(sorted(f"{_PREFIX}{sample.stem}" for sample in _FOLDER.glob("*.spz")))
-        raise InvalidArgument.of("path", f"expected one of the samples, {known}, got {name}")
-    return file
+    known = samples()
+    if name not in known:
+        raise InvalidArgument.of("path", f"expected one of the samples, {', '.join(known)}, got {name}")
+    return known[name]
+
+
+def samples() -> dict[str, Path]:
+    """Returns the files of the samples by their names, such as "sample:vase"."""
+    return {f"{_PREFIX}{file.stem}": file for file in sorted(_FOLDER.glob("*.spz"))}

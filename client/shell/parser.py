@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
@@ -104,9 +104,12 @@ class Parser(argparse.ArgumentParser):
 
     def _meant(self, flag: str) -> str:
         """Returns the suggestion for an unknown option: what it is called here, or one that is spelt alike."""
-        name = flag.lstrip("-").replace("-", "_")
-        here = (f"; did you mean {self.options[each]}?" for each in _ELSEWHERE.get(name, ()) if each in self.options)
-        return next(here, "") or meant(flag, self.options.values())
+        called = self.options
+        for name, options in _ELSEWHERE.items():
+            here = next((called[each] for each in options if each in called), None)
+            if here is not None:
+                called.setdefault(name, here)
+        return suggested(flag.lstrip("-").replace("-", "_"), called)
 
     @property
     def _flags(self) -> set[str]:
@@ -161,6 +164,10 @@ def _plain(message: str) -> str:
 def meant(text: str, known: Iterable[str]) -> str:
     """Returns e.g. "; did you mean --target?", or nothing if no known word is close."""
     # The dashes that all options share do not make them alike.
-    bare = {each.lstrip("-"): each for each in known}
-    close = get_close_matches(text.lstrip("-"), [each for each in bare if not each.isdecimal()], 1)
-    return f"; did you mean {bare[close[0]]}?" if close else ""
+    return suggested(text.lstrip("-"), {each.lstrip("-"): each for each in known})
+
+
+def suggested(text: str, called: Mapping[str, str]) -> str:
+    """Returns the suggestion for a misspelt word; `called` are the known words with what they are called here."""
+    close = get_close_matches(text, [word for word in called if not word.isdecimal()], 1)
+    return f"; did you mean {called[close[0]]}?" if close else ""

@@ -80,8 +80,9 @@ def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_lod(parser: argparse._ActionsContainer) -> None:
     """Declares --lod."""
-    help_text = "read one whole level of detail of a lod-meta.json, 0 for the finest (default: render and view choose "
-    help_text += "levels by their error in pixels, which needs a worker with a spool; convert reads 0)"
+    help_text = "use one level of detail of a scene that has several (lod-meta.json): 0 is all Gaussians, each further "
+    help_text += "level has fewer and coarser ones (default: render and view draw each part as finely as the picture "
+    help_text += "shows it, which needs a worker with --spool; convert uses 0)"
     option(parser, "--lod", help_text, type=int, metavar="N")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client import Gaussians
+from lumigrad.client.formats.levels.building import write_levels
 from lumigrad.client.shell.exits import json_text
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
@@ -60,6 +61,20 @@ def test_info_of_a_scene_file(scene: Path, tmp_path: Path):
     size = (tmp_path / "points.ply").stat().st_size
     box = {"low": [0, 1, 2], "high": [3, 4, 6]}
     assert values == {"file": "points.ply", "bytes": size, "kind": "spheres", "count": 2, **box}
+
+
+def test_info_of_levels_has_the_box_of_the_gaussians_and_not_of_their_centres(scene: Path):
+    write_levels(scene, scene.parent / "city")
+    values = told("info", "city", cwd=scene.parent)
+    missing = {"bytes", "not_finite", "precision", "would_lose"}
+    assert set(values) == documented("info FILE") - {"gaussians", "spheres", "pages", "level_counts"} - missing
+    assert (values["count"], values["details"]["level_counts"][0]) == (400, 400)
+    gaussians, low, high = Gaussians.load(scene), np.array(values["low"]), np.array(values["high"])
+    means, scales = gaussians.means, gaussians.scales
+    # Positions and scales of the files are rounded by less than a twentieth.
+    least, most = 2.85 * scales.min(axis=1, keepdims=True), 3.15 * scales.max(axis=1, keepdims=True)
+    assert (low <= (means - least).min(axis=0)).all() and (high >= (means + least).max(axis=0)).all()
+    assert (low >= (means - most).min(axis=0)).all() and (high <= (means + most).max(axis=0)).all()
 
 
 def test_numbers_that_json_does_not_know_are_null():

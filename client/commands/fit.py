@@ -19,7 +19,7 @@ from lumigrad.client.base.cautions import said
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
-from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results
+from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results, say_weights
 from lumigrad.client.commands.fit_options import GROWTH, add_recipe, check_begin, complete, usual
 from lumigrad.client.commands.options import FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import load
@@ -351,14 +351,18 @@ def _begin(
     shots = recipe.schedule(len(fitted)).shots(fitted)
     check_memory(shots, begin, client.info().target_image_bytes)
     before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
-    cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
+    weighted: dict[str, float] = {}
+    cameras = [shot.camera for shot in begun(shots, recipe)]
+    images = [partial(shot.target_image, weighted) for shot in shots]
     calibrations = shared_calibrations(fitted, len(shots)) if recipe.intrinsics or recipe.lenses else None
     try:
         options = recipe.trainer_options()
-        return client.trainer(begin, cameras, images, calibrations=calibrations, **options), before
+        trainer = client.trainer(begin, cameras, images, calibrations=calibrations, **options)
     except TrainingHeld as error:
         advice = "a fit of the same photographs is in progress or was killed: --resume continues it"
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
+    say_weights(weighted, fitted)
+    return trainer, before
 
 
 def _beginning(

@@ -93,9 +93,25 @@ def _masks_text(capture: Capture, shots: Sequence[Shot]) -> str:
     mask = masked[0].read().mask if masked else None
     if mask is None:
         return ""
-    ignored = 1 - float(mask.mean()) / 255
+    ignored = float((mask == 0).mean())
     counted = f"masks of {len(masked)} of {len(shots)} photographs"
     return f"; {counted}: black or transparent is ignored, {ignored:.0%} of {masked[0].name}"
+
+
+def say_weights(weighted: Mapping[str, float], fitted: Sequence[Shot]) -> None:
+    """Says on standard error how many masks weight pixels, which levels that were meant as labels do, too.
+
+    Args:
+        weighted: the shares of the pixels that are weighted, by the names of the photographs.
+        fitted: the photographs that are fitted.
+    """
+    if weighted:
+        first = next(shot.name for shot in fitted if shot.name in weighted)
+        print(
+            f"lumigrad: masks of {len(weighted)} of {len(fitted)} fitted photographs have levels between black and "
+            f"white, which weight their pixels: {weighted[first]:.0%} of {first}",
+            file=sys.stderr,
+        )
 
 
 def say_results(

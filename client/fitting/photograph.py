@@ -48,6 +48,11 @@ class Photograph:
         return Photograph(pixels, reduced(self.mask, nearest), reduced(self.opacity, mean))
 
     @property
+    def weighted(self) -> float:
+        """The share of the pixels whose level in the mask is between black and white, which is their weight."""
+        return 0.0 if self.mask is None else float(((self.mask > 0) & (self.mask < 255)).mean())
+
+    @property
     def target_image(self) -> TargetImage:
         """The target image for a training. Where the photograph is transparent, its colours do not count."""
         if self.mask is None or self.opacity is None:

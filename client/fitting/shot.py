@@ -56,9 +56,12 @@ class Shot:
         camera = resized(self.camera, *halved_size((self.camera.width, self.camera.height)))
         return Shot(self.name, camera, lambda: self.read().halved, self.has_mask)
 
-    def target_image(self) -> TargetImage:
-        """Reads the target image of a training's view."""
-        return self.read().target_image
+    def target_image(self, weighted: dict[str, float] | None = None) -> TargetImage:
+        """Reads the target image of a training's view; adds the share that its mask weights to `weighted` by name."""
+        photograph = self.read()
+        if weighted is not None and photograph.weighted:
+            weighted[self.name] = photograph.weighted
+        return photograph.target_image
 
     @property
     def target_bytes(self) -> int:

@@ -239,6 +239,21 @@ def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
     assert both.returncode == 2 and "not allowed with argument" in both.stderr
 
 
+def test_masks_that_weight_pixels_are_told(capture: Path, tmp_path: Path, running: WorkerProcess):
+    content = json.loads((capture / "transforms.json").read_text())
+    mask = np.repeat(np.array([0, 150, 255, 255], np.uint8), HEIGHT // 4)[:, None].repeat(WIDTH, axis=1)
+    for number in range(1, 6):
+        # Flags of 0 and 1 are no weights.
+        Image.fromarray(mask if number < 4 else np.uint8(mask > 0)).save(capture / f"{number}.png")
+        content["frames"][number]["mask_path"] = f"{number}.png"
+    (capture / "transforms.json").write_text(json.dumps(content))
+    done = fit(capture, tmp_path / "scene.ply", "--steps", "5", "--strategy", "none", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "masks of 5 of 17 photographs: black or transparent is ignored, 25% of photo_1; " in done.stdout
+    said = "masks of 3 of 14 fitted photographs have levels between black and white, which weight their pixels"
+    assert f"lumigrad: {said}: 25% of photo_1\n" in done.stderr
+
+
 def test_a_second_fit_replaces_the_results_of_the_first(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene, folder = tmp_path / "scene.ply", tmp_path / "scene.fit"
     options = ["--sh-degree", "0", "--strategy", "none"]

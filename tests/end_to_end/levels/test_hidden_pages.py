@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,13 +215,25 @@ def test_hidden_pages_are_not_read(client: Client, scene: SceneHandle, process: 
     assert late.levels.missing_pages == late.levels.late_pages > 0
 
 
+@contextmanager
+def noting(folder: Path, module: str, method: str, noted: str) -> Iterator[tuple[WorkerProcess, Path]]:
+    """A worker, and a file to which each call of a method of the server adds a word, an expression of `self`."""
+    log = folder / "log"
+    log.touch()
+    kind, name = method.split(".")
+    before = (
+        f"from lumigrad.server.scenes.{module} import {kind}",
+        f"plain = {kind}.{name}",
+        f"note = lambda self: open({str(log)!r}, 'a').write(str({noted}) + ' ')",
+        f"{kind}.{name} = lambda self, *given: (note(self), plain(self, *given))[1]",
+    )
+    with spooling(folder / "spool", supervised=False, before=before) as process:
+        yield process, log
+
+
 def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
-    log = tmp_path / "passes"
-    module = "import lumigrad.server.scenes.occlusion as module"
-    drawn_at = f"(open({str(log)!r}, 'a').write('.'), plain(*given))[1]"
-    counting = (module, "plain = module.Occlusion._drawn", f"module.Occlusion._drawn = lambda *given: {drawn_at}")
     with (
-        spooling(tmp_path / "spool", supervised=False, before=counting) as process,
+        noting(tmp_path, "occlusion", "Occlusion._drawn", "'pass'") as (process, log),
         Client(process.target) as client,
     ):
         scene = client.put(LEVELS)
@@ -229,12 +242,12 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
             """The passes of the first call for a view; a second call draws the same without any."""
             log.write_text("")
             frame = client.render(scene, cameras, **settings)
-            found = len(log.read_text())
+            found = log.read_text()
             again = client.render(scene, cameras, **settings)
-            assert len(log.read_text()) == found
+            assert log.read_text() == found
             assert np.array_equal(frame.color, again.color)
             assert frame.levels == again.levels
-            return found
+            return len(found.split())
 
         assert passes(FRONT) > 0
         # From the side, no wall hides another.
@@ -252,12 +265,8 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
 
 def test_a_view_that_repeats_draws_only_pages_that_show(tmp_path: Path) -> None:
     """The image of a second call tells more than a search. Reports and gradients are those of the first call."""
-    log = tmp_path / "pages"
-    module = "import lumigrad.server.scenes.level_view as module"
-    gathered = f"(open({str(log)!r}, 'a').write(str(len(view.cut.pages)) + ' '), plain(view))[1]"
-    counting = (module, "plain = module.LevelView.gather", f"module.LevelView.gather = lambda view: {gathered}")
     with (
-        spooling(tmp_path / "spool", supervised=False, before=counting) as process,
+        noting(tmp_path, "level_view", "LevelView.gather", "len(self.cut.pages)") as (process, log),
         Client(process.target) as client,
     ):
         scene = client.put(LEVELS)

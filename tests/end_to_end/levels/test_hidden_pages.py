@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from support.gaussians.levels import as_drawn, joined
 from support.held_disk import HeldDisk
 from support.workers.cuda_machines import MACHINES, Machine
 from support.workers.slow_render import wait_until
-from support.workers.spooling import spooling
+from support.workers.spooling import kill, spooling
 from support.workers.worker import WorkerProcess
 
 ROWS, WALLS = 1024, 16
@@ -40,7 +40,7 @@ LOW = Camera.look_at((0, 7, -2), (0, -3, 16), (0, -1, 0), **SIZE, fov_degrees=60
 ASIDE = Camera.look_at((-80, 0, 30), (0, 0, 30), (0, -1, 0), **SIZE, fov_degrees=50)
 
 
-def walls(seed: int = 0, holes: int = 3) -> GaussianLevels:
+def walls(seed: int = 0, holes: int = 3, opacity: float = 1.0) -> GaussianLevels:
     """Parallel walls of one level; each of the first few has a window, which the next wall closes in part."""
     x, y, layer = (axis.ravel() for axis in np.meshgrid(np.arange(16), np.arange(16), np.arange(4), indexing="ij"))
     grid = np.stack([(x - 7.5) / 4, (y - 7.5) / 4, layer * 0.02], axis=1)
@@ -52,7 +52,7 @@ def walls(seed: int = 0, holes: int = 3) -> GaussianLevels:
             grid * (GAP, GAP, 1) + (0, 0, GAP * page),
             np.tile((1.0, 0, 0, 0), (ROWS, 1)),
             SIGMA * random.uniform(0.7, 1.0, (ROWS, 3)),
-            np.where(window, 0.01, random.uniform(0.95, 1.0, ROWS)),
+            np.where(window, 0.01, opacity * random.uniform(0.95, 1.0, ROWS)),
             sh=random.normal(scale=0.5, size=(ROWS, 4, 3)),
         )
 
@@ -216,7 +216,9 @@ def test_hidden_pages_are_not_read(client: Client, scene: SceneHandle, process: 
 
 
 @contextmanager
-def noting(folder: Path, module: str, method: str, noted: str) -> Iterator[tuple[WorkerProcess, Path]]:
+def noting(
+    folder: Path, module: str, method: str, noted: str, *options: str, **settings: Any
+) -> Iterator[tuple[WorkerProcess, Path]]:
     """A worker, and a file to which each call of a method of the server adds a word, an expression of `self`."""
     log = folder / "log"
     log.touch()
@@ -227,8 +229,12 @@ def noting(folder: Path, module: str, method: str, noted: str) -> Iterator[tuple
         f"note = lambda self: open({str(log)!r}, 'a').write(str({noted}) + ' ')",
         f"{kind}.{name} = lambda self, *given: (note(self), plain(self, *given))[1]",
     )
-    with spooling(folder / "spool", supervised=False, before=before) as process:
+    with spooling(folder / "spool", *options, supervised=False, before=before, **settings) as process:
         yield process, log
+
+
+# The arguments of `noting` that note the pages of each call.
+PAGES_OF_CALLS = ("level_view", "LevelView.gather", "len(self.cut.pages)")
 
 
 def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
@@ -265,10 +271,7 @@ def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
 
 def test_a_view_that_repeats_draws_only_pages_that_show(tmp_path: Path) -> None:
     """The image of a second call tells more than a search. Reports and gradients are those of the first call."""
-    with (
-        noting(tmp_path, "level_view", "LevelView.gather", "len(self.cut.pages)") as (process, log),
-        Client(process.target) as client,
-    ):
+    with noting(tmp_path, *PAGES_OF_CALLS) as (process, log), Client(process.target) as client:
         scene = client.put(LEVELS)
 
         def pages(camera: Camera, **settings: Any) -> int:
@@ -292,6 +295,51 @@ def test_a_view_that_repeats_draws_only_pages_that_show(tmp_path: Path) -> None:
         client.delete(scene)
         scene = client.put(LEVELS)
         assert pages(LOW) == first
+
+
+@pytest.mark.parametrize("mib", [1, 64], ids=["evicted", "kept"])
+def test_a_tenant_learns_nothing_from_pictures_of_another(client: Client, tmp_path: Path, mib: int) -> None:
+    """Both draw one scene and one of their own, in pages with the same bounds, from the same views."""
+    tokens = {"one": "a-token-of-one-of-them", "other": "a-token-of-the-other"}
+    options = ("--scene-mib", str(mib), "--max-payload-mib", "1")
+    scenes = {"one": (LEVELS, walls(1)), "other": (LEVELS, walls(2, opacity=0.6))}
+    cameras = FRONT, LOW
+    expected = {
+        tenant: [client.render(as_drawn(each, PLACES), camera).color for each in own for camera in cameras]
+        for tenant, own in scenes.items()
+    }
+    told: dict[str, list[list[str]]] = {tenant: [] for tenant in tokens}
+    with noting(tmp_path, *PAGES_OF_CALLS, *options, tokens=tokens) as (process, log), ExitStack() as stack:
+        clients = {tenant: stack.enter_context(Client(process.target, token=token)) for tenant, token in tokens.items()}
+        stored = {tenant: [clients[tenant].put(each) for each in own] for tenant, own in scenes.items()}
+        # One has learned what an image needs before the other begins.
+        for tenant in ("one", "one", "one", "other", "one", "other", "other", "one", "other"):
+            log.write_text("")
+            pictures = [clients[tenant].render(each, camera).color for each in stored[tenant] for camera in cameras]
+            for picture, plain in zip(pictures, expected[tenant], strict=True):
+                assert np.array_equal(picture, plain)
+            told[tenant].append(log.read_text().split())
+        evictions = process.metric("lumigrad_evictions_total", store="pages")
+    assert (evictions > 0) == (mib == 1)
+    # Of the scene that both have, each draws what it would draw alone. The image of LOW tells more than a search.
+    of_both = {tenant: [pages[: len(cameras)] for pages in calls] for tenant, calls in told.items()}
+    assert of_both["other"] == of_both["one"][:4]
+    assert of_both["one"][0] == of_both["one"][1] > of_both["one"][2]
+
+
+def test_a_worker_that_is_killed_and_started_again_draws_the_same(client: Client, tmp_path: Path) -> None:
+    """What it knew of the view is lost: after one call, after the one whose image tells, and after one that uses it."""
+    expected, reports = client.render(ROUNDED, LOW).color, []
+    with spooling(tmp_path) as process, Client(process.target, retry_s=60) as own:
+        scene = own.get(own.put(LEVELS).scene_id)
+        for calls in (1, 2, 3, 4):
+            for _ in range(calls):
+                frame = own.render(scene, LOW)
+                assert np.array_equal(frame.color, expected)
+                reports.append(frame.levels)
+            if calls < 4:
+                kill(process)
+    assert all(report == reports[0] for report in reports)
 
 
 def test_a_call_that_ends_while_it_looks_gives_back_its_room(

@@ -45,7 +45,7 @@ class Engine:
     share: float
 
 
-# Kernels of the sorting library are left out: they are many, and limited by their launches.
+# Kernels of sorts and sums are left out: they are many, and limited by their launches.
 ENGINES = {
     "gaussians": Engine("project_kernel|list_tiles_kernel|draw_kernel|pixels_kernel|gaussians_kernel", 0.5),
     "spheres": Engine("setup_kernel|list_tiles_kernel|draw_kernel|pairs_kernel|finish_kernel", 0.5),

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from support.backends import emulation
 
@@ -201,14 +202,36 @@ def test_a_launch_beyond_the_limits_of_hardware_is_refused(
     checks.shape(0, 32, 0)
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 32), (0, 5), (3, 9)])
-def test_pairs_are_sorted_stably_by_some_bits(checks: ModuleType, begin: int, end: int) -> None:
-    keys = np.random.default_rng(3).integers(0, 1 << 32, 2000, dtype=np.uint32)
-    values = np.arange(2000, dtype=np.uint32)
-    keys_out, values_out = np.zeros_like(keys), np.zeros_like(values)
+@pytest.mark.parametrize("count", [1, 31, 2048, 2049, 9000])
+@pytest.mark.parametrize(("begin", "end"), [(0, 32), (0, 5), (3, 9), (4, 25)])
+def test_pairs_are_sorted_stably_by_some_bits(checks: ModuleType, begin: int, end: int, count: int) -> None:
+    keys = np.random.default_rng(3).integers(0, 1 << 32, count, dtype=np.uint32)
+    keys[::7] = 0xFFFFFFFF
+    _check_sort(checks, keys, np.random.default_rng(4).permutation(count).astype(np.uint32), begin, end)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pairs_with_few_different_keys_are_sorted_in_any_order_of_threads(checks: ModuleType, seed: int) -> None:
+    keys = np.random.default_rng(seed).choice(np.array([0, 3, 3 << 16, 1 << 31], np.uint32), 7000)
+    checks.set_seed(seed)
+    try:
+        _check_sort(checks, keys, None, 0, 32)
+    finally:
+        checks.set_seed(0)
+
+
+def test_an_array_too_long_for_small_tiles_is_sorted(checks: ModuleType) -> None:
+    keys = np.random.default_rng(5).integers(0, 200, (1 << 19) + 5000, dtype=np.uint32)
+    _check_sort(checks, keys, None, 0, 8)
+
+
+def _check_sort(
+    checks: ModuleType, keys: NDArray[np.uint32], values: NDArray[np.uint32] | None, begin: int, end: int
+) -> None:
+    keys_out, values_out = np.zeros_like(keys), np.zeros_like(keys)
     checks.sort_pairs(keys, values, keys_out, values_out, begin, end)
     order = np.argsort((keys.astype(np.uint64) & ((1 << end) - 1)) >> begin, kind="stable")
-    assert np.array_equal(values_out, values[order])
+    assert np.array_equal(values_out, order if values is None else values[order])
     assert np.array_equal(keys_out, keys[order])
 
 

@@ -1,11 +1,13 @@
 // The Python module _emulation_checks: the small kernels, and the switches of the emulation.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "checks/kernels.h"
 #include "common/cuda/memory.h"
@@ -24,10 +26,11 @@ using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 
 using Word = std::uint32_t;
 
-void sort_pairs(Array<Word> keys, Array<Word> values, Array<Word> keys_out, Array<Word> values_out, int begin,
-                int end) {
-  lumigrad::sort_pairs(keys.data(), keys_out.data(), values.data(), values_out.data(), static_cast<int>(keys.size()),
-                       begin, end, nullptr);
+// Without values it sorts the numbers from 0 on.
+void sort_pairs(Array<Word> keys, std::optional<Array<Word>> values, Array<Word> keys_out, Array<Word> values_out,
+                int begin, int end) {
+  lumigrad::sort_pairs(keys.data(), keys_out.data(), values ? values->data() : nullptr, values_out.data(),
+                       static_cast<int>(keys.size()), begin, end, nullptr);
 }
 
 // Allocates blocks of these sizes and frees them.
@@ -79,7 +82,8 @@ void bind_faults(nb::module_& m) {
 NB_MODULE(_emulation_checks, m) {
   bind_kernels(m);
   bind_faults(m);
-  m.def("sort_pairs", &sort_pairs);
+  m.def("sort_pairs", &sort_pairs, nb::arg("keys"), nb::arg("values").none(), nb::arg("keys_out"),
+        nb::arg("values_out"), nb::arg("begin"), nb::arg("end"));
   m.def("exclusive_sum", [](Array<Word> values, Array<Word> sums) {
     lumigrad::exclusive_sum(values.data(), sums.data(), static_cast<int>(values.size()), nullptr);
   });

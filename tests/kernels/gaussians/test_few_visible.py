@@ -166,8 +166,8 @@ def test_memory_of_a_view_on_cuda_grows_with_what_it_shows(
     assert none < views * (0.5 * count + 64 * WIDTH * HEIGHT)
 
 
-# Kernels, sorts, sums, copies and fills in a call of one view; a sort or a sum is a few kernels of CUB.
-MOST_OPERATIONS = {"forward": 15, "backward": 5}
+# Kernels, sums, copies and fills in a call of one view. A sum is two kernels of CUB on a GPU.
+MOST_OPERATIONS = {"forward": 20, "backward": 5}
 
 
 def test_a_view_on_cuda_takes_few_operations_of_the_device(emulation: CudaEngine, emulated_cuda: CudaDevice) -> None:

@@ -29,12 +29,10 @@ __global__ void pairs_kernel(const unsigned* starts, const unsigned* by_item, st
 void sum_pair_rows(const unsigned* pair_items, std::size_t pairs, std::size_t items, int width, const float* pair_rows,
                    float* rows, cudaStream_t stream) {
   const std::size_t floats = items * static_cast<std::size_t>(width);
-  DeviceBuffer<unsigned> numbers(pairs, stream), sorted(pairs, stream), by_item(pairs, stream),
-      starts(items + 1, stream);
-  number(numbers, stream);
+  DeviceBuffer<unsigned> sorted(pairs, stream), by_item(pairs, stream), starts(items + 1, stream);
   // Pairs are listed by tile; the sort by item is stable and keeps this order.
-  sort_pairs(pair_items, sorted.data(), numbers.data(), by_item.data(), static_cast<int>(pairs), 0,
-             std::bit_width(items), stream);
+  sort_pairs(pair_items, sorted.data(), nullptr, by_item.data(), static_cast<int>(pairs), 0, std::bit_width(items),
+             stream);
   find_starts(sorted, 0, static_cast<unsigned>(items + 1), starts.data(), stream);
   launch(pairs_kernel, blocks_for(floats, kThreads), kThreads, 0, stream, starts.data(), by_item.data(), floats, width,
          pair_rows, rows);

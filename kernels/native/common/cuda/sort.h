@@ -1,4 +1,4 @@
-// Sorting and summing arrays on the device: CUB in the product, the standard library in the emulation.
+// Sorting and summing arrays on the device. CUB computes the sums, and in the emulation the standard library.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +7,9 @@
 
 namespace lumigrad {
 
-// Stable sort of `count` pairs by the bits [begin_bit, end_bit) of their keys. All arrays lie on the device; outputs
-// may not overlap inputs. Scratch memory comes from the pool; the host does not wait.
+// Stable sort of `count` pairs by the bits [begin_bit, end_bit) of their keys. `values_in` may be null, for the numbers
+// from 0 on. All arrays lie on the device; outputs may not overlap inputs. Scratch memory comes from the pool; the host
+// does not wait.
 void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std::uint32_t* values_in,
                 std::uint32_t* values_out, int count, int begin_bit, int end_bit, cudaStream_t stream);
 

@@ -12,11 +12,6 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-__global__ void number_kernel(unsigned count, unsigned* numbers) {
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count) numbers[i] = i;
-}
-
 __global__ void gather_kernel(const unsigned* from, const unsigned* places, unsigned count, unsigned* to) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) to[i] = from[places[i]];
@@ -76,11 +71,6 @@ void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned co
   find(keys, {first, 1, count}, nullptr, starts, stream);
 }
 
-void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream) {
-  launch(number_kernel, blocks_for(numbers.size(), kThreads), kThreads, 0, stream,
-         static_cast<unsigned>(numbers.size()), numbers.data());
-}
-
 void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
             cudaStream_t stream) {
   launch(gather_kernel, blocks_for(to.size(), kThreads), kThreads, 0, stream, from.data(), places.data(),
@@ -99,23 +89,22 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, const unsigned* item_numb
                    TileBuffers& buffers, cudaStream_t stream) {
   const std::size_t n = keys.size();
   const auto count = static_cast<unsigned>(n), views = static_cast<unsigned>(lists.views);
-  DeviceBuffer<unsigned> sorted(n, stream), numbers(n, stream);
+  DeviceBuffer<unsigned> sorted(n, stream);
   buffers.order = DeviceBuffer<unsigned>(n, stream);
   buffers.view_ranks = DeviceBuffer<unsigned>(views + 1, stream);
   unsigned* ranks = buffers.view_ranks.data();
-  number(numbers, stream);
-  sort_pairs(keys.data(), sorted.data(), numbers.data(), buffers.order.data(), static_cast<int>(n), 0, 32, stream);
+  sort_pairs(keys.data(), sorted.data(), nullptr, buffers.order.data(), static_cast<int>(n), 0, 32, stream);
   if (views == 1) {
     // The ranks of a single view begin at 0, and end before the items that are not drawn.
     find(sorted, {0, kBehindAll, 2}, nullptr, ranks, stream);
   } else {
     // The sort by view is stable, so that items keep the order of depth within a view.
-    DeviceBuffer<unsigned> view_of(n, stream);
+    DeviceBuffer<unsigned> view_of(n, stream), order(n, stream);
     launch(view_kernel, blocks_for(n, kThreads), kThreads, 0, stream, sorted.data(), buffers.order.data(), item_numbers,
            count, static_cast<unsigned>(items), views, view_of.data());
-    sort_pairs(view_of.data(), sorted.data(), buffers.order.data(), numbers.data(), static_cast<int>(n), 0,
+    sort_pairs(view_of.data(), sorted.data(), buffers.order.data(), order.data(), static_cast<int>(n), 0,
                std::bit_width(views), stream);
-    std::swap(buffers.order, numbers);
+    std::swap(buffers.order, order);
     find_starts(sorted, 0, views + 1, ranks, stream);
   }
   lists.order = buffers.order.data();

@@ -68,8 +68,6 @@ TileLists tile_grid(int views, int width, int height);
 // Sets starts[i] to the number of sorted keys below `first` + i, for i < count.
 void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
                  cudaStream_t stream);
-// Sets numbers[i] to i.
-void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
 // Sets to[i] to from[places[i]].
 void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
             cudaStream_t stream);

@@ -128,7 +128,7 @@ def test_packages_of_the_pack_replace_those_that_are_too_old(
 
 
 def test_the_pack_has_what_may_be_too_old() -> None:
-    wanted = pack.server_requirements()
+    wanted = pack.requirements()
     assert any(each.startswith("grpcio==") for each in wanted)
     assert any(each.startswith("protobuf>=") for each in wanted)
 

@@ -26,15 +26,20 @@ class Calls:
 
 def rate(several: Sequence[Calls], seconds: float) -> dict[str, float]:
     """Calls per second of all clients together, and their median time."""
-    context = multiprocessing.get_context("spawn")
+    # The processes are forked from a process that has imported the client and has made no call: importing it in each
+    # would take longer than the calls.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "lumigrad.client"])
     barrier, results = context.Barrier(len(several)), context.Queue()
     processes = [context.Process(target=_run, args=(calls, seconds, barrier, results)) for calls in several]
+    started = []
     try:
         for process in processes:
             process.start()
+            started.append(process)
         found = [results.get(timeout=_START + 2 * seconds) for _ in processes]
     finally:
-        for process in processes:
+        for process in started:
             process.terminate()
             process.join()
     failed = [each for each in found if isinstance(each, str)]

@@ -25,7 +25,7 @@ from tests.gpu.site import MESSAGES, protos_digest
 
 MOST_BYTES = 50_000_000
 # Packages that the machine has: see `tests/gpu/__init__.py`.
-_THERE = {"numpy", "torch", "pillow", "prometheus-client"}
+_THERE = {"numpy", "torch", "pillow", "prometheus-client", "tqdm"}
 _FOR = ["--python-version", "3.12", "--implementation", "cp", "--only-binary=:all:"]
 _PLATFORMS = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1")]
 
@@ -43,7 +43,7 @@ def main() -> int:
     for name, files in (("trained scene", TRAINED), ("garden", GARDEN), ("fitted capture", FITTED)):
         _try(name, lambda of=files: _scene(of))
     _try("headers of Python 3.12", lambda: _headers(arguments.python))
-    for requirement in server_requirements():
+    for requirement in requirements():
         _try(requirement, lambda each=requirement: _download(each, PACK / "wheels", *_FOR, *_PLATFORMS))
     if arguments.peers is not None:
         _try("peers", lambda: shutil.copytree(arguments.peers, PACK / "peers", dirs_exist_ok=True))
@@ -60,14 +60,15 @@ def _try(name: str, make: Callable[[], object]) -> None:
         print(f"  {name}: LEFT OUT: {error}", flush=True)
 
 
-def server_requirements() -> list[str]:
-    """Packages that the server needs or uses and the machine lacks, or may have only in older versions.
+def requirements() -> list[str]:
+    """Packages that the server and the readers of scenes need or use, and that the machine lacks or may have only in
+    older versions.
 
     gRPC's packages have the oldest allowed version, since each needs a grpcio that is at least as new.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["server"], *extras["nvjpeg"]]
+    wanted = [*project["dependencies"], *extras["server"], *extras["nvjpeg"], *extras["io"]]
     needed = [requirement for requirement in wanted if re.split(r"[^\w-]", requirement)[0] not in _THERE]
     return [each.replace(">=", "==") if each.startswith("grpcio") else each for each in needed]
 

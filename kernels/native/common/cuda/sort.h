@@ -16,5 +16,8 @@ void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std
 // out[i] = in[0] + ... + in[i - 1]; `out` may be `in`.
 void exclusive_sum(const std::uint32_t* in, std::uint32_t* out, int count, cudaStream_t stream);
 void exclusive_sum(const std::uint64_t* in, std::uint64_t* out, int count, cudaStream_t stream);
+// out[i] = in[places[0]] + ... + in[places[i - 1]].
+void exclusive_sum(const std::uint32_t* in, const std::uint32_t* places, std::uint32_t* out, int count,
+                   cudaStream_t stream);
 
 }  // namespace lumigrad

@@ -1,3 +1,5 @@
+#include <thrust/iterator/permutation_iterator.h>
+
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda/launch.h"
@@ -16,8 +18,8 @@ void with_scratch(const Operator& run, cudaStream_t stream, const char* doing) {
   check(run(scratch.data(), bytes), doing);
 }
 
-template <class Number>
-void sum_before(const Number* in, Number* out, int count, cudaStream_t stream) {
+template <class In, class Number>
+void sum_before(In in, Number* out, int count, cudaStream_t stream) {
   if (count == 0) return;
   const auto run = [&](void* scratch, std::size_t& bytes) {
     return cub::DeviceScan::ExclusiveSum(scratch, bytes, in, out, count, stream);
@@ -33,6 +35,11 @@ void exclusive_sum(const std::uint32_t* in, std::uint32_t* out, int count, cudaS
 
 void exclusive_sum(const std::uint64_t* in, std::uint64_t* out, int count, cudaStream_t stream) {
   sum_before(in, out, count, stream);
+}
+
+void exclusive_sum(const std::uint32_t* in, const std::uint32_t* places, std::uint32_t* out, int count,
+                   cudaStream_t stream) {
+  sum_before(thrust::make_permutation_iterator(in, places), out, count, stream);
 }
 
 }  // namespace lumigrad

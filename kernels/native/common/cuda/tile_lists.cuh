@@ -132,8 +132,7 @@ void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::s
   DeviceBuffer<unsigned> starts(n, stream), tiles(pairs, stream), entries(pairs, stream);
   lists.pairs = static_cast<unsigned>(pairs);
   if (lists.counted != nullptr) check(cudaMemsetAsync(tiles.data(), 0xFF, tiles.bytes(), stream), "clearing tiles");
-  gather(counts, buffers.order, starts, stream);
-  exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
+  exclusive_sum(counts.data(), buffers.order.data(), starts.data(), static_cast<int>(n), stream);
   launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kBlockPairs), kListThreads, 0, stream, reach, lists,
          starts.data(), tiles.data(), entries.data());
   sort_by_tile(tiles, entries, lists, buffers, stream);

@@ -7,8 +7,9 @@
 
 namespace lumigrad::gaussians {
 
-// The number of warps of a block of threads; warps do not wait for each other.
-inline constexpr int kHalfWarps = 4;
+// The number of warps of a block of threads: the two of a tile. Warps do not wait for each other, but a processor has
+// room for another block only when the last warp of one is done, so more warps would leave it idle for longer.
+inline constexpr int kHalfWarps = 2;
 inline constexpr unsigned kHalfThreads = kHalfWarps * kWarp;
 inline constexpr int kLanePixels = 4;
 static_assert(kLanePixels * kWarp == kHalfPixels);
@@ -17,7 +18,7 @@ static_assert(kLanePixels * kWarp == kHalfPixels);
 inline constexpr int kFewFeatures = 4;
 
 // The blocks that a multiprocessor should hold at once, which limits a thread's registers to 64, 80 and 128.
-constexpr int resident_blocks(int features) { return features <= 3 ? 8 : features <= kFewFeatures ? 6 : 4; }
+constexpr int resident_blocks(int features) { return features <= 3 ? 16 : features <= kFewFeatures ? 12 : 8; }
 
 // The number of the warp among all warps, uniform over its lanes, so that the compiler keeps derived values only once.
 __device__ inline unsigned warp_number() {

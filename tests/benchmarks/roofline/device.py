@@ -15,8 +15,8 @@ class Device:
     host_bytes: float  # Over PCI Express, one way.
 
 
-# Instructions: processors x schedulers x the clock under the kernels' load, measured on an H100.
-DEVICES = (Device("H100 SXM", 3.35e12, 132 * 4 * 1.98e9, 55e9), Device("L4", 0.30e12, 58 * 4 * 2.04e9, 25e9))
+# Instructions: processors x schedulers x the clock under the kernels' load, measured on an H100 and on an H200.
+DEVICES = (Device("H200", 4.8e12, 132 * 4 * 1.98e9, 55e9), Device("L4", 0.30e12, 58 * 4 * 2.04e9, 25e9))
 
 
 @dataclass(frozen=True)

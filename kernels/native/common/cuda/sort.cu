@@ -17,7 +17,7 @@ constexpr int kBits = 8, kDigits = 1 << kBits, kMostPasses = 4;
 // Threads of a block: one per digit, when a block looks for its places.
 constexpr int kThreads = kDigits, kWarps = kThreads / kWarp;
 // Pairs of a thread; fewer in short arrays, so that more multiprocessors have work.
-constexpr int kItems = 16, kFewItems = 8, kShort = 1 << 19;
+constexpr int kItems = 16, kFewItems = 8, kShort = 1 << 19, kTiny = 1 << 12;
 // Keys that a thread counts.
 constexpr int kCounted = 8;
 // Tiles that a thread looks at at a time.
@@ -223,8 +223,9 @@ void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std
                 std::uint32_t* values_out, int count, int begin_bit, int end_bit, cudaStream_t stream) {
   if (count == 0) return;
   const auto n = static_cast<unsigned>(count);
-  const bool is_short = count <= kShort;
-  const unsigned tiles = blocks_for(n, kThreads * (is_short ? kFewItems : kItems));
+  const int items = count <= kTiny ? 1 : count <= kShort ? kFewItems : kItems;
+  const auto sweep = items == 1 ? sweep_kernel<1> : items == kFewItems ? sweep_kernel<kFewItems> : sweep_kernel<kItems>;
+  const auto tiles = blocks_for(n, static_cast<unsigned>(kThreads * items));
   const int passes = std::max(1, (end_bit - begin_bit + kBits - 1) / kBits);
   const int last_bits = end_bit - begin_bit - kBits * (passes - 1);
   const unsigned last_mask = (1u << last_bits) - 1u;
@@ -249,7 +250,7 @@ void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std
                     state.data() + kDigits * p,
                     state.data() + kDigits * passes + p,
                     state.data() + heads + published * p};
-    launch(is_short ? sweep_kernel<kFewItems> : sweep_kernel<kItems>, tiles, kThreads, 0, stream, pass);
+    launch(sweep, tiles, kThreads, 0, stream, pass);
     from_keys = pass.keys_out;
     from_values = pass.values_out;
   }

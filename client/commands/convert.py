@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lumigrad.client.commands.options import option
-from lumigrad.client.commands.scene_file import add_scene, read_gaussians, saying_replaced, scene_bytes
+from lumigrad.client.commands.scene_file import add_scene, read_gaussians, replacing, scene_bytes
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import save_scene
 from lumigrad.client.formats.levels.building import write_levels
@@ -61,7 +61,7 @@ def _as_file(arguments: argparse.Namespace) -> list[str]:
     stored = read_gaussians(arguments.scene, arguments.lod)
     if arguments.sh_degree is not None and arguments.sh_degree < stored.degree:
         stored = stored.of_degree(arguments.sh_degree)
-    with saying_replaced(arguments.output):
+    with replacing(arguments.output):
         save_scene(stored, arguments.output)
     print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
     return losses(stored, suffix_of(arguments.output))
@@ -75,7 +75,7 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
         text = f"expected a folder with --levels, got {arguments.output}, which is called like a file"
         raise InvalidArgument.of("OUTPUT", f"{text}; name another, or leave --levels out")
     degree = {} if arguments.sh_degree is None else {"sh_degree": arguments.sh_degree}
-    with saying_replaced(arguments.output), Stages() as stages:
+    with replacing(arguments.output), Stages() as stages:
         built = write_levels(arguments.scene, arguments.output, progress=stages.show, **degree)
     if built.skipped:
         print(f"lumigrad: left out {built.skipped:,} Gaussians that are not finite", file=sys.stderr)

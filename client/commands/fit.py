@@ -22,7 +22,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results, say_weights
 from lumigrad.client.commands.fit_options import GROWTH, add_recipe, check_begin, complete, usual
 from lumigrad.client.commands.options import FOLDER, add_connection, connect, count, ending, option
-from lumigrad.client.commands.scene_file import load
+from lumigrad.client.commands.scene_file import check_replaced, load
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
@@ -54,8 +54,6 @@ from lumigrad.client.values.spheres import Spheres
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
 _CHECKPOINT = "checkpoint.json"
-# More than the headers of scenes have, and properties by which scenes are known from points.
-_HEADER_BYTES, _OF_SCENES = 1 << 14, (b"f_dc_0", b"opacity", b"packed_position", b"radius")
 # Files that a fit writes into the folder beside the scene, except the checkpoint and the data set of refined cameras.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
@@ -144,7 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require("viser", "viewer", "fit --view")
     if arguments.logdir is not None:
         require("tensorboardX", "fit", "metrics for TensorBoard")
-    _check_replaced(arguments.output)
+    check_replaced(arguments.output)
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)
@@ -302,18 +300,6 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
     capture = without_offset(capture, offset)
     say_axes(arguments, capture)
     return capture, offset
-
-
-def _check_replaced(scene: Path) -> None:
-    """Raises InvalidArgument if a scene would replace a PLY file of points or triangles, such as those of a capture."""
-    if scene.suffix.lower() != ".ply" or not scene.is_file():
-        return
-    with scene.open("rb") as file:
-        header = file.read(_HEADER_BYTES).partition(b"end_header")[0]
-    if header.startswith(b"ply") and not any(name in header for name in _OF_SCENES):
-        raise InvalidArgument.of(
-            "output", f"expected a new file or a scene to replace, got {scene}, which has points or triangles"
-        )
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:

@@ -9,7 +9,7 @@ from threading import Event
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.destination import in_order, with_progress
 from lumigrad.client.commands.options import SIZE, option, whole
-from lumigrad.client.commands.scene_file import saying_replaced
+from lumigrad.client.commands.scene_file import replacing
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.samples.capture import views, write_capture
 from lumigrad.client.samples.city import write_city
@@ -65,7 +65,7 @@ def _city(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix.lower() != ".ply":
         raise InvalidArgument.of("OUTPUT", f"expected a name that ends in .ply for a city, got {arguments.output}")
     count = arguments.count or _GAUSSIANS
-    with naming(arguments.output), saying_replaced(arguments.output), Stages() as stages:
+    with naming(arguments.output), replacing(arguments.output), Stages() as stages:
         for done in write_city(arguments.output, count):
             stages.show("writing", done, count)
     print(f"{arguments.output}: {count:,} Gaussians, {arguments.output.stat().st_size:,} bytes")

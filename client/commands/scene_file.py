@@ -32,6 +32,8 @@ from lumigrad.client.values.spheres import Spheres
 _SPHERES_GAMMA = 1e-4
 # The most Gaussians of a level by which cameras are aimed.
 _OUTLINE = 1 << 18
+# More than the headers of scenes have, and properties by which scenes are known from points.
+_HEADER_BYTES, _OF_SCENES = 1 << 14, (b"f_dc_0", b"opacity", b"packed_position", b"radius")
 # Settings by the values of --primitive.
 PRIMITIVES: dict[str, Primitive] = {"volumes": "volume", "surfels": "surfel"}
 
@@ -148,9 +150,21 @@ def has_levels(path: Path) -> bool:
     return path.name == STREAM_NAME or is_folder
 
 
+def check_replaced(scene: Path) -> None:
+    """Raises InvalidArgument if a scene would replace a PLY file of points or triangles, such as those of a capture."""
+    if scene.suffix.lower() != ".ply" or not scene.is_file():
+        return
+    with scene.open("rb") as file:
+        header = file.read(_HEADER_BYTES).partition(b"end_header")[0]
+    if header.startswith(b"ply") and not any(name in header for name in _OF_SCENES):
+        text = f"expected a new file or a scene to replace, got {scene}, which has points or triangles"
+        raise InvalidArgument.of("output", text)
+
+
 @contextmanager
-def saying_replaced(path: Path) -> Iterator[None]:
-    """Says on standard error that the block has replaced a scene, if it has."""
+def replacing(path: Path) -> Iterator[None]:
+    """Refuses what `check_replaced` does; says on standard error that the block has replaced a scene, if it has."""
+    check_replaced(path)
     is_there = path.is_file() or (path.is_dir() and has_levels(path))
     yield
     if is_there:

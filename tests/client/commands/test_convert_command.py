@@ -90,6 +90,21 @@ def test_a_scene_that_is_replaced_is_named(tmp_path: Path, made: Cloud) -> None:
     assert told[1] == f"{told[0]}lumigrad: replaced city.ply\n"
 
 
+@pytest.mark.parametrize("rows", ["property uchar red\n", "element face 1\nproperty list uchar int vertex_indices\n"])
+def test_points_and_triangles_are_not_replaced(tmp_path: Path, made: Cloud, rows: str) -> None:
+    """Those of a capture are needed for the next fit, and a link to them is followed."""
+    save(made, tmp_path / "scene.ply")
+    other = f"ply\nformat ascii 1.0\nelement vertex 0\nproperty float x\n{rows}end_header\n"
+    (tmp_path / "points3D.ply").write_text(other)
+    (tmp_path / "link.ply").symlink_to("points3D.ply")
+    for output in ("points3D.ply", "link.ply"):
+        done = convert("scene.ply", output, folder=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert f"expected a new file or a scene to replace, got {output}, which has points or triangles" in done.stderr
+    assert lumigrad("sample", "city", "points3D.ply", "--count", "100", folder=tmp_path).returncode == 1
+    assert (tmp_path / "points3D.ply").read_text() == other
+
+
 def test_degrees_that_a_format_lacks_are_refused_with_what_to_do(tmp_path: Path) -> None:
     save_gaussians(gaussians_of(cloud(count=4, degree=4)), tmp_path / "scene.ply")
     done = convert("scene.ply", "scene.glb", folder=tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from lumigrad.client import Camera, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.commands import fit
 from lumigrad.client.commands.fit_options import complete
+from lumigrad.client.commands.scene_file import check_replaced
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
@@ -78,4 +79,4 @@ def test_scenes_may_be_replaced(tmp_path: Path) -> None:
     Gaussians.load("sample:vase")[:9].save(tmp_path / "scene.compressed.ply")
     Spheres(np.zeros((2, 3)), np.zeros((2, 3)), np.ones(2)).save(tmp_path / "spheres.ply")
     for path in (*tmp_path.iterdir(), tmp_path / "new.ply", tmp_path):
-        fit._check_replaced(path)
+        check_replaced(path)

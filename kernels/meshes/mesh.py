@@ -259,10 +259,12 @@ class Mesh:
 
     def _refitted(self, vertices: torch.Tensor) -> Mesh | None:
         """The same faces with other vertices, if the mesh's device can refit its tree by itself."""
-        if self._upright is not self._given:
+        engine = engine_for(self.device)
+        # In host memory the lock is not needed, and another thread may hold it for long.
+        if self._upright is not self._given or engine.key == CpuEngine.key:
             return None
         with self._lock:
-            refitted = self._given.refitted(engine_for(self.device), vertices)
+            refitted = self._given.refitted(engine, vertices)
         return None if refitted is None else Mesh(refitted[0], self.device, refitted[1])
 
     def _on(self, given: torch.device) -> Mesh:

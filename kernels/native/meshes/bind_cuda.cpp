@@ -83,7 +83,9 @@ void bind_cuda_meshes(nb::module_& m) {
            "Queues its fitting to the same faces with other vertices; `host` was not rebuilt.")
       .def("refitted", &meshes::refitted, "session"_a, "stream"_a, "base"_a, "vertices"_a, "most"_a,
            "Refits it to vertices on the device; None if the host must do it. `base` is a mesh of the same topology.")
-      .def_prop_ro("bytes", [](const CudaTree& t) { return t.mesh->bytes(); });
+      // Another thread may hold the mutex that this takes for as long as it lists a mesh's corners.
+      .def_prop_ro(
+          "bytes", [](const CudaTree& t) { return t.mesh->bytes(); }, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<CudaRefit>(m, "MeshCudaRefit")
       .def_prop_ro("tree", [](const CudaRefit& r) -> CudaTree { return {r.found.mesh}; })
       .def_prop_ro("report", [](const CudaRefit& r) { return meshes::report_dict(r.found.report); })

@@ -1,8 +1,8 @@
 // Stable sorts of pairs on the device, a digit of eight bits at a time, the least significant first. A pass reads and
 // writes each pair once (Adinets and Merrill 2022, "Onesweep", arXiv:2206.01784). CUB has the same algorithm, but
 // clears memory before each pass and scans the histograms in a kernel of its own: from about 5,000 pairs on, 12
-// operations of the device for 32 bits instead of 6. Each costs the host about 5 us, and the device 1 to 2 us in which
-// it does nothing.
+// operations of the device for 32 bits instead of 6. The device does nothing for 1 to 2 us between them, and a launch
+// costs the host 5 us.
 #include <algorithm>
 
 #include "common/cuda/launch.h"

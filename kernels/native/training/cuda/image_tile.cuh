@@ -9,7 +9,7 @@
 namespace lumigrad::training {
 
 constexpr int kThreads = 128;
-constexpr int kBlocks = 6;  // Blocks of a multiprocessor: shared memory has room for as many.
+constexpr int kBlocks = 6;  // Blocks of a multiprocessor: the shared memory of an H100 has room for as many.
 // Size of a tile: lines of as many numbers of all its channels. Each thread filters a column of it and of its reach.
 constexpr int kLine = 96, kHeight = 16;
 constexpr int kMoments = 4, kDerivatives = 3;

@@ -1,5 +1,6 @@
 // Square roots and quotients without branches. The compiler's have one each: not only for results near the ends of the
-// range, but also for 0, and the moments of a row that no view has seen are 0.
+// range, but also for 0, and the moments of a row that no view has seen are 0. The steps are those that the compiler
+// takes for ordinary numbers, so that the results are the same.
 #pragma once
 
 #include "common/math/number.h"

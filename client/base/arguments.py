@@ -20,7 +20,8 @@ _UNPACK = {
 }
 # Programs that unpack what they read, by its beginning, for files whose names do not tell.
 _GZIP = b"\x1f\x8b"
-_UNPACK_BYTES = {_GZIP: "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+_BZIP2 = dict.fromkeys((b"BZh%d" % level for level in range(1, 10)), "bunzip2")
+_UNPACK_BYTES = {_GZIP: "gunzip", **_BZIP2, b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 # The beginning of an .spz, which is read from a gzip stream, and more than the longest header of such a stream.
 _SPZ, _LONGEST_START = b"NGSP", 1 << 10
 

@@ -251,4 +251,4 @@ def output_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"expected a file that ends in {', '.join(_SUFFIXES)}, or a folder such as frames/, got {text}"
         )
-    return path if path.suffix else written_folder(text)
+    return path if path.suffix and not text.endswith("/") else written_folder(text)

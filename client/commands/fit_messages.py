@@ -99,7 +99,7 @@ def _masks_text(capture: Capture, shots: Sequence[Shot]) -> str:
 
 
 def say_weights(weighted: Mapping[str, float], fitted: Sequence[Shot]) -> None:
-    """Says on standard error how many masks weight pixels, which levels that were meant as labels do, too.
+    """Says on standard error how many masks weight pixels, since levels that were meant as labels do so, too.
 
     Args:
         weighted: the shares of the pixels that are weighted, by the names of the photographs.
@@ -107,9 +107,10 @@ def say_weights(weighted: Mapping[str, float], fitted: Sequence[Shot]) -> None:
     """
     if weighted:
         first = next(shot.name for shot in fitted if shot.name in weighted)
+        share = f"{weighted[first]:.0%}" if weighted[first] >= 0.01 else "less than 1%"
         print(
             f"lumigrad: masks of {len(weighted)} of {len(fitted)} fitted photographs have levels between black and "
-            f"white, which weight their pixels: {weighted[first]:.0%} of {first}",
+            f"white, which weight their pixels: {share} of {first}",
             file=sys.stderr,
         )
 

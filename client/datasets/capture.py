@@ -193,7 +193,7 @@ def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
         return Capture(*read_model(model, photographs, sensors))
     if (path / "cameras.json").is_file():
         return _load_file(path / "cameras.json", photographs, sensors)
-    if any((path / name).is_file() for name in (META_NAME, STREAM_NAME)):
+    if _is_scene(path):
         raise _no_data_set(path)
     raise malformed(
         path,
@@ -201,6 +201,12 @@ def _load(path: Path, photographs: Path | None, sensors: bool) -> Capture:
         "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: `lumigrad capture` finds "
         "them",
     )
+
+
+def _is_scene(folder: Path) -> bool:
+    """Whether a folder is an unbundled .sog or has levels of detail; other programs have a meta.json, too."""
+    meta = folder / META_NAME
+    return (folder / STREAM_NAME).is_file() or (meta.is_file() and b'"means"' in meta.read_bytes())
 
 
 def _no_data_set(path: Path) -> InvalidArgument:

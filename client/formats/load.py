@@ -177,7 +177,7 @@ def _read_ply(header: PlyHeader) -> StoredScene:
         return read_compressed_ply(header)
     if holds_gaussians(header):
         return read_inria_ply(header)
-    if "face" in header.elements and header.elements["face"].count:
+    if "face" in header.elements and header.elements["face"].count and not looks_like_gaussians(header):
         raise _mesh(header.path)
     raise header.fail(
         f"expected Gaussians (vertex properties f_dc_0, scale_0, rot_0, …), got {sorted(header.vertex_properties)}; "

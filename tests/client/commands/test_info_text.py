@@ -75,3 +75,14 @@ def test_meshes_lead_to_distances(tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1 and "`lumigrad query" in done.stderr, done.stderr
         # A PLY file has vertices, which pass for spheres.
         assert (done.returncode, done.stdout.count("3 spheres")) == ((0, 1) if name == "a.ply" else (1, 0))
+
+
+def test_gaussians_that_lack_a_property_are_no_mesh(tmp_path: Path) -> None:
+    """The message lists what is there, also if a program has added faces."""
+    names = ("x", "y", "z", "opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
+    vertex = "element vertex 1\n" + "".join(f"property float {name}\n" for name in names)
+    face = "element face 1\nproperty list uchar int vertex_indices\n"
+    header = f"ply\nformat ascii 1.0\n{vertex}{face}end_header\n"
+    (tmp_path / "a.ply").write_text(f"{header}{'0 ' * len(names)}\n3 0 0 0\n")
+    done = lumigrad("info", "a.ply", folder=tmp_path)
+    assert done.returncode == 1 and "query" not in done.stderr and "f_dc_0" in done.stderr, done.stderr

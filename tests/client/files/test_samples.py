@@ -194,6 +194,24 @@ def test_scenes_are_no_data_sets_and_what_takes_them_is_named(tmp_path: Path, na
     assert str(caught.value) == f"path: {path}: {said}{taken} {path}` begins with it"
 
 
+def test_a_folder_with_a_meta_json_of_another_program_is_no_scene(tmp_path: Path):
+    (tmp_path / "meta.json").write_text('{"frames": []}')
+    with pytest.raises(InvalidArgument, match="photographs alone have no cameras: `lumigrad capture` finds them"):
+        Capture.load(tmp_path)
+    (tmp_path / "meta.json").write_text('{"means": {}}')
+    with pytest.raises(InvalidArgument, match="got a scene"):
+        Capture.load(tmp_path)
+
+
+def test_a_scene_that_begins_almost_like_a_compressed_file_is_read(tmp_path: Path):
+    """A coordinate of a .splat has no rule but that it is finite."""
+    rows = np.zeros(1, np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 4), ("rotation", "u1", 4)]))
+    rows["mean"][0, 0] = np.frombuffer(b"BZh?", "<f4")[0]
+    rows["scale"], rows["color"], rows["rotation"] = 0.1, 255, 255
+    (tmp_path / "scene.splat").write_bytes(rows.tobytes())
+    assert len(Gaussians.load(tmp_path / "scene.splat")) == 1
+
+
 def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
     for name in ("one", "two"):
         done = lumigrad("sample", "capture", str(tmp_path / name), "--photographs", "3", "--size", "48x36")

@@ -135,9 +135,9 @@ class _Trees:
         return {} if host.rebuilt else {key: tree for key, tree in there.items() if key[0] != CpuEngine.key}
 
     def refitted(self, engine: Engine, vertices: torch.Tensor) -> tuple[Any, _Trees] | None:
-        """What `Engine.refitted` finds, and the trees after it; None if the host must do the refit."""
+        """Refits an engine's tree: what `Engine.refitted` finds, and the trees after it; None if the host must."""
         key = engine.key, False
-        # With winding numbers, queries of the moved mesh will need data that the host computes.
+        # Queries of the moved mesh would need data for winding numbers, which the host computes.
         if key not in self._built or (engine.key, True) in self._built:
             return None
         refitted = engine.refitted(self._built[key], self.base, vertices, MAX_COORDINATE)

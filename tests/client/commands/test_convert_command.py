@@ -92,7 +92,7 @@ def test_a_scene_that_is_replaced_is_named(tmp_path: Path, made: Cloud) -> None:
 
 @pytest.mark.parametrize("rows", ["property uchar red\n", "element face 1\nproperty list uchar int vertex_indices\n"])
 def test_points_and_triangles_are_not_replaced(tmp_path: Path, made: Cloud, rows: str) -> None:
-    """Those of a capture are needed for the next fit, and a link to them is followed."""
+    """A capture needs its points for the next fit, and a link to them is followed."""
     save(made, tmp_path / "scene.ply")
     other = f"ply\nformat ascii 1.0\nelement vertex 0\nproperty float x\n{rows}end_header\n"
     (tmp_path / "points3D.ply").write_text(other)

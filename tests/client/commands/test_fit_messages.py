@@ -70,7 +70,7 @@ def test_the_plan_counts_masks_and_says_what_they_ignore(tmp_path: Path):
         content["frames"][number]["mask_path"] = f"masks/{number}.png"
     (tmp_path / "transforms.json").write_text(json.dumps(content))
     assert "; masks of 5 of 8 photographs: black or transparent is ignored, 25% of photo_1; background" in plan()
-    # What is grey is not ignored.
+    # Grey is not ignored.
     mask[24:36] = 150
     Image.fromarray(mask).save(tmp_path / "masks" / "1.png")
     assert "; masks of 5 of 8 photographs: black or transparent is ignored, 25% of photo_1; background" in plan()

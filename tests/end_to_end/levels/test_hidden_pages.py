@@ -321,7 +321,7 @@ def test_a_tenant_learns_nothing_from_pictures_of_another(client: Client, tmp_pa
             told[tenant].append(log.read_text().split())
         evictions = process.metric("lumigrad_evictions_total", store="pages")
     assert (evictions > 0) == (mib == 1)
-    # Of the scene that both have, each draws what it would draw alone. The image of LOW tells more than a search.
+    # Each draws of the shared scene what it would draw alone. The image of LOW tells more than a search.
     of_both = {tenant: [pages[: len(cameras)] for pages in calls] for tenant, calls in told.items()}
     assert of_both["other"] == of_both["one"][:4]
     assert of_both["one"][0] == of_both["one"][1] > of_both["one"][2]

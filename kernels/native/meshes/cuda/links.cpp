@@ -1,4 +1,4 @@
-// What a refit on the device needs of the topology, and what the host learns from it.
+// Lists of the topology that a refit on the device needs, and the report that the host makes of its results.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -14,7 +14,7 @@
 
 namespace lumigrad::meshes {
 
-// What a refit needs of the topology beyond a Tree.
+// Lists of the topology that a refit needs beyond a Tree.
 class Links {
  public:
   Links(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
@@ -31,7 +31,7 @@ class Links {
   DeviceEvent complete;
 };
 
-// What a refit finds of a mesh that is one solid part.
+// Results of a refit of a mesh that is one solid part.
 struct Found {
   double low[3], high[3];  // low[0] is -infinity if the host must refit the mesh.
   double centre[3];

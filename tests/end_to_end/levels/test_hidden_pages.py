@@ -328,7 +328,7 @@ def test_a_tenant_learns_nothing_from_pictures_of_another(client: Client, tmp_pa
 
 
 def test_a_worker_that_is_killed_and_started_again_draws_the_same(client: Client, tmp_path: Path) -> None:
-    """What it knew of the view is lost: after one call, after the one whose image tells, and after one that uses it."""
+    """Kills come after the first call, after the one whose image tells what is hidden, and after one that uses it."""
     expected, reports = client.render(ROUNDED, LOW).color, []
     with spooling(tmp_path) as process, Client(process.target, retry_s=60) as own:
         scene = own.get(own.put(LEVELS).scene_id)

@@ -28,9 +28,8 @@ from lumigrad.client.values.rotations import unit
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.world import World
 from lumigrad.client.viewer.collisions import Collisions
-from lumigrad.client.viewer.deviation import Deviation
 from lumigrad.client.viewer.lens import Viewpoint
-from lumigrad.client.viewer.obstacles import corners, show_world
+from lumigrad.client.viewer.obstacles import Deviation, corners, show_world
 from lumigrad.client.viewer.painter import Painter
 from lumigrad.client.viewer.session import Session
 from lumigrad.client.viewer.viewer import Viewer

@@ -292,13 +292,13 @@ def _cameras(
 ) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
     """Returns the inputs including lenses, the cameras, and the settings of sensors, by gsplat's conventions."""
     if not given["with_ut"]:
-        check_without(given, lenses=True)
+        check_without(given)
         if not given["with_eval3d"]:
             return tensors, ViewMatrices(given["width"], given["height"], projection_of(given["camera_model"])), {}
     # The limits of lenses are those of sigma points: by the Jacobian a fisheye shows all that is in front of it.
-    cameras, inputs = sensors(given, tensors.views, "staircase", "gsplat" if given["with_ut"] else "monotone")
+    cameras, inputs = sensors(given, tensors.views, "gsplat" if given["with_ut"] else "monotone")
     tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
-    return tensors, cameras, sensor_settings(given, "gsplat")
+    return tensors, cameras, sensor_settings(given)
 
 
 def _images(given: Mapping[str, Any]) -> tuple[str, ...]:

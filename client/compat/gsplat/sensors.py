@@ -26,16 +26,17 @@ from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
 from lumigrad.client.settings.gaussians import UnscentedTransform
 from lumigrad.client.torch.gaussian_inputs import TENSORS
 from lumigrad.client.torch.remote import on_host
-from lumigrad.client.values.camera_models import NCORE_SHUTTERS, Projection, RowTime, Shutter
+from lumigrad.client.values.camera_models import NCORE_SHUTTERS, Projection, Shutter
 from lumigrad.client.values.lenses import NCORE_REFERENCES, WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
 Arguments = Mapping[str, Any]
 MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta", "lidar": "lidar"}
 _OF_FTHETA = ("angle_to_pixel_distance", "pixel_distance_to_angle", "linear")
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
-_OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
 # Arguments that rule out the projection by the Jacobian.
-_OF_SIGMA_POINTS = ("lidar_coeffs", "viewmats_rs", "ut_params")
+_OF_SIGMA_POINTS = (
+    *(*_COEFFICIENTS, "ftheta_coeffs", "lidar_coeffs", "external_distortion_coeffs", "viewmats_rs", "ut_params"),
+)
 _DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
 # Names of coefficients in the protocol, and the numbers of them that each lens takes.
 _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
@@ -48,24 +49,23 @@ _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
 }
 
 
-def check_without(given: Arguments, *, lenses: bool) -> None:
-    """Raises InvalidArgument for arguments that need `with_ut`, which is False; with `lenses`, lenses need it, too."""
-    for name in (*(_OF_LENSES if lenses else ()), *_OF_SIGMA_POINTS):
+def check_without(given: Arguments) -> None:
+    """Raises InvalidArgument for arguments that need `with_ut`, which is False."""
+    for name in _OF_SIGMA_POINTS:
         if given[name] is not None:
             raise InvalidArgument.of(name, "expected None without with_ut=True, got one; pass with_ut=True")
     if _shutter(given["rolling_shutter"]) != "global":
         raise InvalidArgument.of("rolling_shutter", "expected GLOBAL without with_ut=True; pass with_ut=True")
-    if lenses and not truth("global_z_order", given["global_z_order"]):
+    if not truth("global_z_order", given["global_z_order"]):
         raise InvalidArgument.of("global_z_order", "expected True without with_ut=True; pass with_ut=True")
     model = given["camera_model"]
-    if model in (("ftheta", "lidar") if lenses else ("lidar",)):
+    if model in ("ftheta", "lidar"):
         raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
 
 
-def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
+def sensor_settings(given: Arguments) -> dict[str, Any]:
     """Returns the settings of Gaussians that are specific to sensors."""
-    found: dict[str, Any] = {"tile_bounds": tile_bounds}
-    found["tile_size"] = given["tile_size"]
+    found: dict[str, Any] = {"tile_bounds": "gsplat", "tile_size": given["tile_size"]}
     found["response"] = "ray" if truth("with_eval3d", given["with_eval3d"]) else "picture"
     found["projection_method"] = "unscented" if given["with_ut"] else "jacobian"
     if given["global_z_order"] is not None:
@@ -91,19 +91,17 @@ def intrinsics_of(given: Arguments) -> Any:
 
 
 def sensors(
-    given: Arguments, sizes: Sequence[int], row_time: RowTime, lens_domain: LensDomain
+    given: Arguments, views: tuple[int, ...], lens_domain: LensDomain
 ) -> tuple[SensorMatrices, dict[str, torch.Tensor]]:
     """Returns the cameras, and the inputs besides the matrices from which they are made.
 
     Args:
         given: the arguments of gsplat's function by their names.
-        sizes: the sizes before [4, 4] of `viewmats`.
-        row_time: when a point is exposed.
+        views: the sizes before [4, 4] of `viewmats`.
         lens_domain: up to where a lens is valid.
     """
     one_of("camera_model", given["camera_model"], MODELS)
     model, shutter = MODELS[given["camera_model"]], _shutter(given["rolling_shutter"])
-    views = tuple(sizes)
     inputs = _coefficients(given, views, model)
     reference, max_angle = _ftheta(given["ftheta_coeffs"], views, model, inputs)
     direction = _lidar(given, views, model, inputs)
@@ -134,7 +132,7 @@ def sensors(
                 rays = rays.expand(shape)
         check_shape("rays", rays.shape, shape)
         inputs[RAYS] = rays
-    matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
+    matrices = SensorMatrices(*size, model, shutter, "staircase", lens_domain, reference, max_angle, counts, direction)
     return matrices, inputs
 
 

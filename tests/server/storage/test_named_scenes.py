@@ -15,7 +15,7 @@ import pytest
 
 from lumigrad.server.core.call import Call
 from lumigrad.server.scenes import lookup
-from lumigrad.server.sensorsim.scene_files import SceneFiles
+from lumigrad.server.sensorsim.scene_addresses import SceneFiles
 from lumigrad.server.storage.named import NamedScene, NamedScenes
 from lumigrad.server.storage.reads import DiskReads
 from support.models.account_machine import Caller

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from lumigrad.client.datasets import Capture, colmap_run
-from lumigrad.client.datasets.agreement import DoubtfulCameras
 from lumigrad.client.datasets.colmap import find_model, read_model
+from lumigrad.client.datasets.doubts import DoubtfulCameras
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.fitting.picture_file import read_header
 from lumigrad.client.shell.catalog import Command

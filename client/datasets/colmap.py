@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
-from lumigrad.client.datasets.agreement import LEAST_AGREEMENT, MOST_POINTS, DoubtfulCameras, agreement
+from lumigrad.client.datasets.doubts import LEAST_AGREEMENT, MOST_POINTS, DoubtfulCameras, agreement
 from lumigrad.client.datasets.fields import MOST_PIXELS
 from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.points import Points

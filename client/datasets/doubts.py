@@ -1,19 +1,86 @@
-"""Doubts about a data set whose numbers are valid, but probably meant in another unit or system of axes."""
+"""Doubts about data sets and reconstructions whose numbers are valid, but which are probably wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from lumigrad.client.datasets.agreement import eyes_and_shown
+import numpy as np
+
+from lumigrad.client.base.arrays import Array, Float64
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import View
+from lumigrad.client.datasets.view import Track, View
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, OrthographicLens, PinholeLens, SpinningLidar
 
+# Enough for a share that is exact to a few percent.
+MOST_POINTS = 1000
+# Correct reconstructions lie above this share, wrong ones below.
+LEAST_AGREEMENT = 0.52
+# Neighbouring photographs that are checked for each view of a point, and the largest angle between the two views.
+_NEAREST, _DEGREES = 2, 20.0
+# The share of fewer answers than this is not reported.
+_LEAST_ANSWERS = 100
 # Shorter focal lengths, relative to the picture, mean angles of view near 180 degrees, and above a turn for fisheyes.
 _SHORTEST = 0.05
 # Points that are looked for, and the fewest that tell anything; the share of cameras that may show none.
 _MOST_POINTS, _LEAST_POINTS, _MOST_BLIND = 5000, 50, 0.9
+
+
+class DoubtfulCameras(UserWarning):
+    """A reconstruction whose cameras are probably wrong although they were found."""
+
+
+def agreement(tracks: Sequence[Track], cameras: Mapping[int, Camera]) -> float | None:
+    """Returns the share of photographs that show a point among those nearest to one that shows it.
+
+    Features are found again in photographs from nearly the same direction. Photographs that were placed side by side by
+    mistake show different things, so that few of the photographs that should see a point do.
+
+    Args:
+        tracks: points that at least two photographs show.
+        cameras: the cameras of all photographs by image id.
+
+    Returns:
+        0 to 1; None if too few photographs are near each other, or if the points do not say which show them.
+    """
+    ids = [key for key, camera in cameras.items() if isinstance(camera.model, OpenCVModel | SensorModel)]
+    rows = {key: row for row, key in enumerate(ids)}
+    seen = [np.array(sorted({rows[key] for key in track.image_ids.tolist() if key in rows}), int) for track in tracks]
+    found = [(track.place, row) for track, row in zip(tracks, seen, strict=True) if len(row) > 1]
+    if not found or len(ids) <= _NEAREST:
+        return None
+    places = np.array([place for place, _ in found])
+    eyes, shown = eyes_and_shown(places, [cameras[key] for key in ids])
+    answers = [_answers(place, row, eyes, shown[index]) for index, (place, row) in enumerate(found)]
+    total = np.concatenate(answers)
+    return float(total.mean()) if len(total) >= _LEAST_ANSWERS else None
+
+
+def eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64, Array]:
+    """Returns the positions of cameras [N, 3], and whether their pictures contain points [P, N]; ignores distortion."""
+    eyes, shown = [], []
+    for camera in cameras:
+        model = camera.model
+        assert isinstance(model, OpenCVModel | SensorModel)
+        x, y, depth = model.rotation @ places.T + np.asarray(model.translation)[:, None]
+        fx, fy = camera.paraxial_focal_lengths
+        inside = (np.abs(2 * x * fx) < depth * camera.width) & (np.abs(2 * y * fy) < depth * camera.height)
+        eyes.append(model.eye)
+        shown.append((depth > 0) & inside)
+    return np.array(eyes), np.stack(shown, axis=1)
+
+
+def _answers(place: Float64, seeing: Array, eyes: Float64, shown: Array) -> Array:
+    """Returns whether the neighbours of photographs that see a point see it, too, as one flat array."""
+    directions = eyes - place
+    directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-300)
+    cosines = directions[seeing] @ directions.T
+    cosines[:, ~shown] = -2.0
+    cosines[np.arange(len(seeing)), seeing] = -2.0
+    nearest = np.argpartition(-cosines, _NEAREST - 1, axis=1)[:, :_NEAREST]
+    is_near = np.take_along_axis(cosines, nearest, axis=1) > np.cos(np.radians(_DEGREES))
+    return np.asarray(np.isin(nearest, seeing)[is_near])
 
 
 def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:

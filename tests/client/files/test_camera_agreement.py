@@ -14,7 +14,7 @@ from PIL import Image
 from lumigrad.client import Camera
 from lumigrad.client.cli import main
 from lumigrad.client.datasets import Capture, View, colmap_run
-from lumigrad.client.datasets.agreement import LEAST_AGREEMENT, DoubtfulCameras, agreement
+from lumigrad.client.datasets.doubts import LEAST_AGREEMENT, DoubtfulCameras, agreement
 from lumigrad.client.datasets.view import Track
 from lumigrad.client.errors import InvalidArgument
 

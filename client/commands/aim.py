@@ -21,8 +21,7 @@ from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.calibration import TYPE, Calibration
 from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
 from lumigrad.client.errors import InvalidArgument, Violation
-from lumigrad.client.formats.scene_offset import read_offset
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.beside import SceneView, read_offset
 from lumigrad.client.shell.parser import meant
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
@@ -306,7 +305,7 @@ class CameraFile:
         return calibration.camera(*poses)
 
     def capture(self, scene: Path | None) -> Capture | None:
-        """Returns the data set in the frame of a scene's file, see `scene_offset`; None for a file of one camera."""
+        """Returns the data set in the frame of a scene's file, see `read_offset`; None for a file of one camera."""
         if not self.path.is_dir():
             values = read_json(self.path)
             if not isinstance(values, list) and not (isinstance(values, dict) and "frames" in values):

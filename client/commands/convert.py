@@ -10,10 +10,9 @@ from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, replacing, scene_bytes
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import save_scene
+from lumigrad.client.formats.beside import SceneView, beside, read_offset, write_offset
 from lumigrad.client.formats.levels.building import write_levels
 from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
-from lumigrad.client.formats.scene_offset import read_offset, write_offset
-from lumigrad.client.formats.scene_view import SceneView, beside
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import Stages

@@ -38,7 +38,7 @@ from lumigrad.client.fitting.outcome import Outcome
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, are_held_out, divide, shots_of
-from lumigrad.client.formats.scene_offset import Offset, offset_text
+from lumigrad.client.formats.beside import Offset, offset_text
 from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.shell.catalog import Command

@@ -16,7 +16,7 @@ from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.memory import memory_of, size_text
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, are_held_out
-from lumigrad.client.formats.scene_offset import offset_text
+from lumigrad.client.formats.beside import offset_text
 
 # If an otherwise good fit gains more than this from matched colours, the user should know.
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0

@@ -15,11 +15,11 @@ from lumigrad.client.commands.scene_file import add_lod, has_levels, scene_bytes
 from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.formats.beside import read_offset
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.save import WRITABLE, losses
 from lumigrad.client.formats.scene import SRGB
-from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets

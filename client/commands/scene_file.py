@@ -16,10 +16,10 @@ from lumigrad.client.client import Client
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located, samples
 from lumigrad.client.formats.scene import BY_DEPTH
-from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lumigrad.client.formats.beside import offset_text
 from lumigrad.client.formats.save import ORDERS
 from lumigrad.client.formats.scene import SRGB
-from lumigrad.client.formats.scene_offset import offset_text
 
 
 def scene_text(described: Mapping[str, Any]) -> str:

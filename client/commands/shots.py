@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.client.commands import aim
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, unit

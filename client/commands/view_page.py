@@ -18,8 +18,8 @@ from lumigrad.client.commands.options import AXES, connect
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.levels import GaussianLevels
-from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
 from lumigrad.client.robots.motion import joint_values

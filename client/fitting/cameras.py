@@ -13,7 +13,7 @@ from lumigrad.client.datasets.view import resized
 from lumigrad.client.fitting.centring import with_offset
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot
-from lumigrad.client.formats.scene_offset import Offset
+from lumigrad.client.formats.beside import Offset
 from lumigrad.client.training.options import calibrations_of
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel

@@ -12,7 +12,7 @@ from lumigrad.client.base.precision import box_of, lost_by
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.scene_offset import Offset, read_offset
+from lumigrad.client.formats.beside import Offset, read_offset
 from lumigrad.client.training.options import extent_of
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres

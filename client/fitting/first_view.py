@@ -9,7 +9,7 @@ import numpy as np
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 # The least distance of the view's target, relative to the distance of the point that all cameras look at.

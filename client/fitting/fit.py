@@ -23,7 +23,7 @@ from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe, Schedule
 from lumigrad.client.fitting.shot import Shot
-from lumigrad.client.formats.scene_offset import write_offset
+from lumigrad.client.formats.beside import write_offset
 from lumigrad.client.pictures import levels_of, write_image
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult

@@ -15,7 +15,7 @@ from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
 from lumigrad.client.fitting.shot import Shot
-from lumigrad.client.formats.scene_offset import Offset
+from lumigrad.client.formats.beside import Offset
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 

@@ -13,10 +13,10 @@ from os import PathLike
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.inria_ply import write_inria_parts
 from lumigrad.client.formats.load import read_scene
 from lumigrad.client.formats.scene import StoredScene, joined, sh_from_colors
-from lumigrad.client.formats.scene_view import SceneView
 
 # Sides of a block and of a house, scene units.
 _PITCH, _HOUSE = 24.0, 12.0

@@ -11,7 +11,7 @@ from lumigrad.client.commands.aim import Extent, depth_range
 from lumigrad.client.commands.destination import Content
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.pictures import ramp_colors
 
 DOWN_IS_Y = np.array([0.0, -1.0, 0.0])

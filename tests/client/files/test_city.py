@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client.formats import read_scene
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.samples.city import _centre, write_city
 from support.workers.forks import lumigrad
 

@@ -20,8 +20,8 @@ from lumigrad.client import Camera, Gaussians, Mesh, Spheres
 from lumigrad.client.base.replacing import replaced, write_text
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.errors import LumigradError
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.save import WRITABLE
-from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.usd import write as usd_files
 from lumigrad.client.pictures import write_depth, write_image
 from lumigrad.client.shell import exits

@@ -22,9 +22,9 @@ from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.evaluation import psnr
 from lumigrad.client.formats import read_scene, save_gaussians
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located
-from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.spz import write_spz
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.robots.robot import Robot

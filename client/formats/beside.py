@@ -1,8 +1,9 @@
-"""The view that a scene file is first shown from, in a file beside it: scene.view.json for scene.ply."""
+"""What stands beside a scene's file: the view with which it opens, and the offset of its coordinates."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera import Camera
 
 Numbers = tuple[float, ...]
+Offset = tuple[float, float, float]
 _LENGTHS = {"eye": 3, "target": 3, "up": 3}
 
 
@@ -108,3 +110,36 @@ def _numbers(values: Any, length: int) -> Numbers:
     if len(numbers) != length:
         raise ValueError(f"expected {length} numbers, got {values}")
     return numbers
+
+
+def read_offset(scene: str | PathLike[str]) -> Offset | None:
+    """Returns the offset from a scene's coordinates to those of its data set; None if they are the same.
+
+    Raises:
+        InvalidArgument: the file beside the scene file holds no offset.
+    """
+    path = beside(scene, "offset")
+    if not path.is_file():
+        return None
+    try:
+        x, y, z = (float(value) for value in json.loads(path.read_text(encoding="utf-8"))["offset"])
+        if not all(map(math.isfinite, (x, y, z))):
+            raise ValueError("not finite")
+    except (ValueError, TypeError, KeyError) as error:
+        raise malformed(path, f'expected "offset", three numbers; correct the file: {error!r}') from error
+    return x, y, z
+
+
+def write_offset(scene: str | PathLike[str], offset: Offset | None) -> None:
+    """Writes the file beside a scene file; None removes it."""
+    path = beside(scene, "offset")
+    if offset is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_text(path, json.dumps({"offset": offset}) + "\n")
+
+
+def offset_text(offset: Offset | None) -> str:
+    """Describes a scene's coordinates for users."""
+    minus = "" if offset is None else f" minus ({', '.join(f'{value:.15g}' for value in offset)})"
+    return f"those of the data set{minus}"

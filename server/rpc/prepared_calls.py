@@ -30,15 +30,20 @@ from lumigrad.server.rpc.lane_places import place_by
 from lumigrad.server.rpc.native_calls import check_outcome
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.shm.lanes import Lanes
+from lumigrad.server.storage.named import may_change
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
 # Seconds for which a scene and the room for its kernels are not looked up again: a lookup takes longer than everything
-# else that Python does for a call.
+# else that Python does for a call. Files are looked up for each call, because they may be replaced without notice.
 _LOOK_SECONDS = 0.01
 # The scene's id, its version, and the key of a request. With the version `NAMED`, the id is a scene's name.
 Kind = tuple[str, int, bytes]
 NAMED = -1
+
+
+def _is_file(kind: Kind) -> bool:
+    return kind[1] == NAMED and may_change(kind[0])
 
 
 class Lookup:
@@ -67,7 +72,8 @@ class Lookup:
         room = None if prepared is None else self._memory.room_bytes(prepared.cost)
         if room is None:
             return None
-        found[kind] = ref(prepared), room
+        if not _is_file(kind):
+            found[kind] = ref(prepared), room
         return prepared, room
 
     def _scene(self, name: str, version: int) -> StoredScene | None:
@@ -143,7 +149,7 @@ class PreparedCalls:
         native, engine = prepared.native, prepared.engine
         staged = None if way.staging is None else way.staging(native)
         reply = short.draw(way.parts, native, request, staged, room, engine)
-        if reply is not None and not short.lane_name:
+        if reply is not None and not short.lane_name and not _is_file(request.kind):
             way.parts.keep(request, native, engine, room, int(prepared.message_bytes), changes)
         return reply
 

@@ -19,6 +19,11 @@ def is_address(name: str) -> bool:
     return name.startswith(_ADDRESSES)
 
 
+def may_change(name: str) -> bool:
+    """Return whether another file may take the place of the scene of this name at any moment."""
+    return name.startswith("file:")
+
+
 @dataclass(eq=False)
 class NamedScene:
     """A scene in files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,37 @@ def test_a_handle_means_the_file_as_it_is(client: Client, root: Path) -> None:
     )
     assert not np.array_equal(picture(client, handle), before)
     assert client.put(file.as_uri()).count == len(made.means[::2])
+
+
+def test_no_call_or_frame_shows_a_file_that_was_replaced(root: Path) -> None:
+    file, made = root / "scenes" / "replaced.ply", post()
+    halves = [
+        Gaussians(
+            made.means[at::2], made.quats[at::2], made.scales[at::2], made.opacities[at::2], colors=made.colors[at::2]
+        )
+        for at in (0, 1)
+    ]
+
+    def replace(number: int) -> None:
+        halves[number].save(root / "scenes" / "next.ply")
+        os.replace(root / "scenes" / "next.ply", file)
+
+    # Without the lookup of files for each call, repeated calls would draw the same content for an hour.
+    before = ("from lumigrad.server.rpc import prepared_calls", "prepared_calls._LOOK_SECONDS = 3600.0")
+    options = (*OPTIONS, "--scene-files", str(root / "scenes"))
+    with worker(*options, before=before) as process, Client(process.target) as client:
+        replace(0)
+        handle = client.put(file.as_uri())
+        shown: dict[int, np.ndarray] = {}
+        with client.stream(handle) as stream:
+            for number in (0, 1, 0, 1):
+                replace(number)
+                for _ in range(4):
+                    stream.send(CAMERA)
+                    frame, called = stream.receive().color, picture(client, handle)
+                    assert np.array_equal(frame, called)
+                    assert np.array_equal(called, shown.setdefault(number, called))
+        assert not np.array_equal(shown[0], shown[1])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadReader
@@ -95,6 +96,22 @@ class Shown:
         return frozenset(filter(None, self.mesh_ids))
 
 
+class _Made(NamedTuple):
+    """The kernels' world, and the shapes of its meshes by scene_id.
+
+    Replaced as a whole: other threads, which read it meanwhile, must not take an old world for one of the new meshes.
+    """
+
+    world: meshes.World
+    shapes: Mapping[str, meshes.Shape]
+
+    @staticmethod
+    def of(shown: Shown, world: meshes.World) -> _Made:
+        """Find the meshes of a world."""
+        shapes = (instance.shape for instance in world.instances)
+        return _Made(world, {name: shape for name, shape in zip(shown.mesh_ids, shapes, strict=True) if name})
+
+
 class WorldContent:
     """A world on the device."""
 
@@ -102,13 +119,12 @@ class WorldContent:
 
     def __init__(self, shown: Shown, world: meshes.World) -> None:
         self.shown = shown
-        self._world = world
-        self._meshes = {name: one.shape for name, one in zip(shown.mesh_ids, world.instances, strict=True) if name}
+        self._made = _Made.of(shown, world)
 
     @property
     def outline(self) -> Outline:
         """The facts that requests are checked against."""
-        return Outline(obstacles=self.count, environments=self._world.environments)
+        return Outline(obstacles=self.count, environments=self._made.world.environments)
 
     @property
     def count(self) -> int:
@@ -123,7 +139,7 @@ class WorldContent:
     @property
     def tensors(self) -> Tensors:
         """The tensors of its grids."""
-        shapes = ((index, instance.shape) for index, instance in enumerate(self._world.instances))
+        shapes = ((index, instance.shape) for index, instance in enumerate(self._made.world.instances))
         return {grid_name(index): shape.distances for index, shape in shapes if isinstance(shape, meshes.Grid)}
 
     @property
@@ -133,12 +149,13 @@ class WorldContent:
 
     def settled(self) -> meshes.World | None:
         """Return the same as `world`, or None if that would first have to make it; callable on any thread."""
-        world = self._world
-        return None if self._moved() else world
+        made = self._made
+        return None if self._moved(made) else made.world
 
-    def _moved(self) -> dict[str, meshes.Mesh]:
+    def _moved(self, made: _Made) -> dict[str, meshes.Mesh]:
+        """Return the meshes that have other versions now than when a world was made."""
         moved = {}
-        for mesh_id, mesh in self._meshes.items():
+        for mesh_id, mesh in made.shapes.items():
             # An inline world does not keep its meshes in the store; they may have been removed since it arrived.
             stored = self.shown.scenes.peek(mesh_id)
             if stored is not None and isinstance(stored.content, MeshContent) and stored.content.mesh is not mesh:
@@ -147,20 +164,20 @@ class WorldContent:
 
     def world(self) -> meshes.World:
         """Return the world of the kernels, with the current versions of its meshes; on the device's thread only."""
-        moved = self._moved()
+        made = self._made
+        moved = self._moved(made)
         if moved:
-            self._meshes.update(moved)
             instances = [
                 replace(instance, shape=moved.get(mesh_id, instance.shape))
-                for mesh_id, instance in zip(self.shown.mesh_ids, self._world.instances, strict=True)
+                for mesh_id, instance in zip(self.shown.mesh_ids, made.world.instances, strict=True)
             ]
-            self._world = meshes.World(instances, self._world.environments)
-        return self._world
+            made = self._made = _Made.of(self.shown, meshes.World(instances, made.world.environments))
+        return made.world
 
     def changed(self, poses: Mapping[int, Sequence[float]], enabled: Mapping[int, bool]) -> WorldContent:
         """Return a copy with changed poses and flags, which shares all hierarchies; callable on any thread."""
         # If meshes have new versions, the copy finds them itself.
-        world = self._world
+        world = self._made.world
         world = world.with_poses(poses) if poses else world
         return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
 
@@ -169,8 +186,9 @@ class WorldContent:
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
         """Return the world as the message that stores it."""
-        scene = scene_pb2.Scene(world=world_pb2.World(environments=self._world.environments))
-        for index, instance in enumerate(self._world.instances):
+        world = self._made.world
+        scene = scene_pb2.Scene(world=world_pb2.World(environments=world.environments))
+        for index, instance in enumerate(world.instances):
             obstacle = scene.world.obstacles.add(
                 name=self.shown.names[index],
                 pose=world_pb2.Pose(values=instance.pose),

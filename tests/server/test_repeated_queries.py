@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -27,6 +29,7 @@ from support.calls.distance_calls import DistanceClient, cuboid, pose_of, world_
 from support.calls.distance_worlds import OPEN, TORUS, stored, ways
 from support.calls.raw_calls import RawClient
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
+from support.workers.slow_render import wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 METHOD = "DistanceService/Query"
@@ -181,6 +184,45 @@ def test_a_repeated_query_is_of_the_world_as_it_is(client: RawClient, asker: Ask
     assert last.is_ok and last.values != after.values
     client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=world.scene_id), timeout=60)
     assert compared(asker, request).code == "NOT_FOUND"
+
+
+def test_no_query_sees_a_mesh_of_before_while_another_is_given_the_new_one(tmp_path: Path) -> None:
+    hold, begun = tmp_path / "hold", tmp_path / "begun"
+    before = f"""
+import pathlib, time
+from lumigrad.kernels.meshes import World
+
+hold, begun, plain = pathlib.Path({str(hold)!r}), pathlib.Path({str(begun)!r}), World.__post_init__
+
+def held(self):
+    plain(self)
+    while hold.exists():
+        begun.touch()
+        time.sleep(0.01)
+
+World.__post_init__ = held
+"""
+    with (
+        worker("--device", "cpu", before=(before,)) as process,
+        RawClient(process.target) as client,
+        closing(Asker(client)) as asker,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        mesh = client.put(OPEN).scene
+        world = DistanceClient(client).put(world_of(world_pb2.Obstacle(mesh_id=mesh.scene_id))).scene
+        request = small(world.scene_id)
+        old = [compared(asker, request) for _ in range(3)][-1]
+        client.update(mesh.scene_id, mesh.version, {"vertices": OPEN["vertices"] * np.float32(1.5)})
+        # The first query after the update makes the world of the new mesh; the second comes meanwhile.
+        hold.touch()
+        first = threads.submit(asker.ask, ENCODINGS["reversed"](request), method=METHOD)
+        wait_until(begun.exists, "a new world")
+        second = threads.submit(asker.ask, request.SerializeToString(), method=METHOD)
+        wait_for(process, "lumigrad_queue_depth", 1)
+        hold.unlink()
+        new = first.result()
+        assert new.is_ok and new.values != old.values
+        assert_same(second.result(), new, b"")
 
 
 def test_repeated_queries_are_counted_as_others(process: WorkerProcess, asker: Asker, scenes: list[str]) -> None:

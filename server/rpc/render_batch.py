@@ -22,6 +22,7 @@ from lumigrad.server.core.errors import (
     DeviceMemoryError,
     DeviceTimeError,
     InvalidArgumentError,
+    SceneFilesError,
     SceneNotFoundError,
     VersionMismatchError,
 )
@@ -32,7 +33,7 @@ from lumigrad.server.engines.base import joined_views
 from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.status import answer_to
 from lumigrad.server.scenes.level_view import LevelView
-from lumigrad.server.scenes.lookup import stored_scene
+from lumigrad.server.scenes.lookup import referred_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2, render_pb2
 
@@ -45,6 +46,7 @@ _ERRORS_OF_ITEMS = (
     DeviceTimeError,
     InvalidArgumentError,
     ProtocolError,
+    SceneFilesError,
     SceneNotFoundError,
     VersionMismatchError,
 )
@@ -59,7 +61,13 @@ class _Item:
     """An item whose header was checked, and its place in the request."""
 
     index: int
+    message: render_pb2.RenderItem
     request: ForwardJob
+
+    @property
+    def field(self) -> str:
+        """The path of its spec in the request."""
+        return _field_of(self.index)
 
     @property
     def key(self) -> Hashable:
@@ -89,24 +97,21 @@ class _Group:
 class _Batch:
     """The items of one call: renders them, and collects their outputs and errors."""
 
-    def __init__(self, runtime: Runtime, call: Call, count: int) -> None:
+    def __init__(self, runtime: Runtime, call: Call, count: int, make_request: MakeRequest) -> None:
         self._runtime = runtime
         self._call = call
+        self._make_request = make_request
         self.reply = render_pb2.RenderBatchReply(items=[render_pb2.RenderedItem() for _ in range(count)])
         self._rendered: list[tuple[_Group, dict[str, Array]]] = []
         # Payload bytes of request and reply, which the call has reserved.
         self._payload_bytes = 0
 
-    def checked(self, messages: Sequence[render_pb2.RenderItem], make_request: MakeRequest) -> list[_Item]:
+    def checked(self, messages: Sequence[render_pb2.RenderItem]) -> list[_Item]:
         """Return the items whose headers are valid."""
         items = []
         for index, message in enumerate(messages):
-            where = f"items[{index}].spec"
             try:
-                require(not message.spec.tensors, f"{where}.tensors", "none in a batch", len(message.spec.tensors))
-                request = make_request(message.spec, self._call, where, message.formats)
-                sent = request.formats.reply_bytes(request.task.plan, self._runtime.limits, where)
-                self._runtime.memory.check(self._cost(request.task, sent))
+                request = self._checked(index, message)
             except _ERRORS_OF_ITEMS as error:
                 self._fail(index, error)
                 continue
@@ -118,8 +123,17 @@ class _Batch:
                 continue
             if request.task.scene is not None and request.task.cut is None:
                 request.scene = None
-            items.append(_Item(index, request))
+            items.append(_Item(index, message, request))
         return items
+
+    def _checked(self, index: int, message: render_pb2.RenderItem) -> ForwardJob:
+        """Check the header of an item, and whether it fits alone."""
+        field = _field_of(index)
+        require(not message.spec.tensors, f"{field}.tensors", "none in a batch", len(message.spec.tensors))
+        request = self._make_request(message.spec, self._call, field, message.formats)
+        sent = request.formats.reply_bytes(request.task.plan, self._runtime.limits, field)
+        self._runtime.memory.check(self._cost(request.task, sent))
+        return request
 
     def reserve(self, items: Sequence[_Item], received: int) -> int:
         """Reserve the bytes of the reply; returns them. Raises InvalidArgumentError if they are too many."""
@@ -159,20 +173,43 @@ class _Batch:
 
     def render(self, group: _Group) -> None:
         """Render a group; if it fails, render its items one by one, so that each gets its own error."""
-        call, runtime = self._call, self._runtime
-        call.use_engine(group.task.engine.name)
-        stored, view = group.task.scene, group.request.scene
-        # Once other items have been rendered, there may be no room to read pages into.
-        errors = (*_ERRORS_OF_ITEMS, BusyError) if isinstance(view, LevelView) else _ERRORS_OF_ITEMS
+        view = group.request.scene
+        # Once other items have been rendered, there may be no room to read scenes or pages into.
+        is_late = bool(self._rendered) or isinstance(view, LevelView)
+        errors = (*_ERRORS_OF_ITEMS, BusyError) if is_late else _ERRORS_OF_ITEMS
         try:
             if isinstance(view, LevelView):
                 view.gather()
-            elif stored is not None:
-                group.request.scene = stored_scene(runtime, call, stored.scene_id, stored.version)
+            elif group.task.scene is not None and not self._find_again(group):
+                self._render_anew(group)
+                return
         except errors as error:
-            for item in group.items:
-                self._fail(item.index, error)
+            self._fail_or_divide(group, error)
             return
+        self._render_found(group)
+
+    def _find_again(self, group: _Group) -> bool:
+        """Look up the scene of a group once more, since earlier items may have displaced it; False if it is another."""
+        item = group.items[0]
+        found = referred_scene(item.message.spec.scene_ref, self._runtime, self._call, f"{item.field}.scene_ref")
+        is_same = found.reference == group.task.scene
+        if is_same:
+            group.request.scene = found
+        return is_same
+
+    def _render_anew(self, group: _Group) -> None:
+        """Check items again whose scene was updated, or read from its file again, since they were checked."""
+        if len(group.items) > 1:
+            self._divide(group)
+            return
+        item = group.items[0]
+        self._render_found(_Group([replace(item, request=self._checked(item.index, item.message))]))
+
+    def _render_found(self, group: _Group) -> None:
+        """Render a group whose scene is in memory."""
+        call, runtime = self._call, self._runtime
+        call.use_engine(group.task.engine.name)
+        view = group.request.scene
         try:
             runner, entry = runtime.runner, runtime.runner.batch_entry(group.request, call)
             work = partial(runner.forward, group.request, call, retain=False)
@@ -183,16 +220,24 @@ class _Batch:
                 view.note(result.more)
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
-            if len(group.items) == 1:
-                self._fail(group.items[0].index, error)
-                return
-            for part in group.parts():
-                self.render(part)
+            self._fail_or_divide(group, error)
         finally:
             if isinstance(view, LevelView):
                 view.release()
-            elif stored is not None:
+            elif group.task.scene is not None:
                 group.request.scene = None
+
+    def _fail_or_divide(self, group: _Group, error: Exception) -> None:
+        """Note the error of a single item, or find that of each item."""
+        if len(group.items) == 1:
+            self._fail(group.items[0].index, error)
+        else:
+            self._divide(group)
+
+    def _divide(self, group: _Group) -> None:
+        """Render the items of a group one by one."""
+        for part in group.parts():
+            self.render(part)
 
     def write(self, payload: PayloadWriter) -> None:
         """Append the outputs to a payload, group by group, and describe their places in the reply."""
@@ -248,10 +293,10 @@ def render_batch(
     call.record.operation = "forward"
     receiver = Receiver(frames, call)
     limits, messages = runtime.limits, receiver.header.items
-    batch = _Batch(runtime, call, len(messages))
+    batch = _Batch(runtime, call, len(messages), make_request)
     with call.times.stage("decode"):
         sizes = _check_sizes(messages, limits)
-        items = batch.checked(messages, make_request)
+        items = batch.checked(messages)
         call.record.facts.update(sizes)
         reserved = batch.reserve(items, receiver.length(limits.payload_bytes))
         groups = batch.fitting(items)
@@ -264,6 +309,10 @@ def render_batch(
     # Image files may be larger than the pixels that they are made of.
     runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
     yield from timed(batch.reply, payload, receiver.expect_end, call)
+
+
+def _field_of(index: int) -> str:
+    return f"items[{index}].spec"
 
 
 def _check_sizes(messages: Sequence[render_pb2.RenderItem], limits: Limits) -> dict[str, int]:

@@ -286,7 +286,7 @@ def find_scene(
     source, below = spec.WhichOneof("source"), f"{field}." if field else ""
     require(source is not None, field or "source", "scene_ref or scene", "neither")
     if source == "scene_ref":
-        stored = _referred(spec.scene_ref, runtime, call, f"{below}scene_ref")
+        stored = referred_scene(spec.scene_ref, runtime, call, f"{below}scene_ref")
         require(stored.kind in accepted.kinds, f"{below}scene_ref", accepted.text, stored.kind)
         return stored
     kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
@@ -296,7 +296,8 @@ def find_scene(
     return InlineScene(kind.name, arrival, call)
 
 
-def _referred(reference: scene_pb2.SceneRef, runtime: Runtime, call: Call, field: str) -> StoredScene:
+def referred_scene(reference: scene_pb2.SceneRef, runtime: Runtime, call: Call, field: str) -> StoredScene:
+    """Return the stored scene of a reference, whose path in the request is `field`."""
     if not reference.name:
         return stored_scene(runtime, call, reference.scene_id, reference.version)
     given = [name for name in ("scene_id", "version") if getattr(reference, name)]

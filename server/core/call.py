@@ -196,7 +196,8 @@ class Call:
         # Finds the lane that a request of a long call names.
         self.lane_of: Callable[[Call], NoLane] = _no_lane
         self._caller = caller
-        self._is_stopped = False
+        # Creates the error that `check` raises once the call is stopped.
+        self._stopped_by: Callable[[], Exception] | None = None
         self._why_cancelled: str | None = None
         self._lock = threading.Lock()
         # Callbacks; None once the call has ended.
@@ -218,12 +219,15 @@ class Call:
         return "queue" in self.times.milliseconds or (self.job is not None and self.job.has_started)
 
     def check(self) -> None:
-        """Raise DeadlineError, StoppingError or CancelledError if the call is over. Use it before each step of work."""
+        """Raise an error if the call is over: its deadline has passed, or it was cancelled or stopped.
+
+        Use it before each step of work.
+        """
         self.checked = now = time.monotonic()
         if now >= self.deadline:
             raise DeadlineError
-        if self._is_stopped:
-            raise StoppingError
+        if self._stopped_by is not None:
+            raise self._stopped_by()
         # gRPC may report the end of the request before the cancellation.
         if self._why_cancelled is not None or not self._caller.is_active():
             if self.deadline - now < _SLACK_SECONDS:
@@ -275,9 +279,9 @@ class Call:
             record.reported()
         record.engine = name
 
-    def stop(self) -> None:
-        """Make the next `check` raise StoppingError."""
-        self._is_stopped = True
+    def stop(self, error: Callable[[], Exception] = StoppingError) -> None:
+        """Make the next `check` raise an error, by default that the worker is stopping."""
+        self._stopped_by = error
 
     def cancel(self, why: str) -> None:
         """Cancel the call; `check` raises a CancelledError with this reason."""

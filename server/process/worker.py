@@ -282,6 +282,7 @@ class Worker:
         tasks = (
             self._tenants.expire,
             self._handler.end_overdue,
+            self._handler.check_tokens,
             self._streams.check_tokens,
             self._streams.end_overlong,
             self._health.end_silent,

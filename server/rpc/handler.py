@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -26,18 +27,25 @@ from lumigrad.server.rpc.status import Answer, answer_to
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
 # A call that has received less than `PROGRESS_BYTES` in this time gives up its place to tenants that have fewer.
 _WAY_SECONDS = 1.0
+# The tokens of long calls are checked again after this time; the checks run about once a second.
+TOKEN_SECONDS = 8.0
 # Time without a reply after which a caller gets its call's id, which shows that the call has begun.
 _ANNOUNCING_SECONDS = 0.5
 
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call in progress: its start (monotonic clock), place and context; None for a part of another call."""
+    """A call in progress: its start (monotonic clock), place and context; None for a part of another call.
+
+    Attributes:
+        checked: When the token of a long call was last checked again.
+    """
 
     started: float
     place: Reservation | ShortCall
     context: grpc.ServicerContext | None
     is_announced: bool = False
+    checked: float = 0.0
 
     def announce(self, call: Call) -> None:
         """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
@@ -224,6 +232,19 @@ class CallHandler:
         """Raise an UnauthenticatedError if the caller would not be admitted as the same tenant again."""
         if self.authenticate is not None and self.authenticate(context) != call.tenant:
             raise UnauthenticatedError("the token is another tenant's now")
+
+    def check_tokens(self) -> None:
+        """Stop trainings whose tokens are no longer valid. Call it about once a second."""
+        now = time.monotonic()
+        for call, opened in list(self._calls.items()):
+            is_due = now - max(opened.started, opened.checked) > TOKEN_SECONDS
+            if call.record.method != _TRAIN or opened.context is None or not is_due:
+                continue
+            opened.checked = now
+            try:
+                self.check_tenant(call, opened.context)
+            except UnauthenticatedError as error:
+                call.stop(partial(UnauthenticatedError, error.why))
 
     def announce(self, call: Call) -> None:
         """Send the call's id to its caller, which shows that the call has begun."""

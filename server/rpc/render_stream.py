@@ -15,7 +15,7 @@ import grpc
 from lumigrad.kernels._native import Outcome, PreparedFrame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, StoppingError, UnauthenticatedError
-from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.handler import TOKEN_SECONDS, CallHandler
 from lumigrad.server.rpc.prepared_frames import PreparedFrames
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import CallThreads
@@ -31,8 +31,6 @@ _MOST_FRAMES = 4
 _MOST_REPLACEABLE = 2
 # How long a thread waits for further frames of a caller that does not wait for each reply.
 _LINGER_SECONDS = 0.02
-# Tokens are checked again after this time; the checks run about once a second.
-_TOKEN_SECONDS = 8.0
 
 
 class RenderStreams:
@@ -98,7 +96,7 @@ class RenderStreams:
         """End the streams of callers whose tokens are no longer valid. Call it about once a second."""
         now = time.monotonic()
         for stream, checked in list(self._open.items()):
-            if now - checked > _TOKEN_SECONDS:
+            if now - checked > TOKEN_SECONDS:
                 self._open[stream] = now
                 try:
                     self._handler.check_tenant(stream.call, stream.context)

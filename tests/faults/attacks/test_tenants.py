@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ import pytest
 
 from lumigrad import client as lumigrad
 from lumigrad.client import Client
+from lumigrad.client.errors import Unauthenticated
+from lumigrad.client.training import Trainer
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import mesh_arrays
@@ -21,6 +24,8 @@ from support.calls.raw_calls import RawClient, color_gradient, detail, failure, 
 from support.calls.raw_messages import send
 from support.calls.valid_requests import ALL_METHODS
 from support.meshes.shapes import torus
+from support.training.scenes import gaussian_lesson
+from support.workers.slow_render import wait_for
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -189,6 +194,39 @@ def test_a_token_that_is_taken_away_is_not_valid_any_more(tmp_path: Path) -> Non
         tokens.write_text("alice\n")
         assert carol.get(scene_id=scene_id)
         process.wait_for_log("the previous tokens stay valid")
+
+
+def test_a_training_whose_token_is_taken_away_ends_and_waits_for_its_tenant(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
+
+    def begun(client: Client, seed: int = 0) -> Trainer:
+        lesson = gaussian_lesson(count=30, seed=seed)
+        trainer = client.trainer(lesson.scene, lesson.cameras, lesson.target_images(client))
+        assert len(list(trainer.steps(1))) == 1
+        return trainer
+
+    with (
+        worker("--device", "cpu", "--tokens-file", str(tokens)) as process,
+        Client(process.target, token=ALICE) as alice,
+        Client(process.target, token=BOB) as bob,
+        Client(process.target, token=CAROL) as carol,
+    ):
+        busy, idle, other = begun(alice), begun(alice, seed=1), begun(bob)
+        (tmp_path / "new").write_text(f"alice: {CAROL}\nbob: {BOB}\n")
+        os.replace(tmp_path / "new", tokens)
+        until = time.monotonic() + 30
+        with pytest.raises(Unauthenticated):
+            while time.monotonic() < until:
+                assert len(list(busy.steps(1))) == 1
+        # The other training has ended at its next check, with a request or without.
+        wait_for(process, "lumigrad_account_taken", 1, resource="open_trainings")
+        assert len(list(other.steps(1))) == 1
+        other.close()
+        for lost in (busy, idle):
+            with carol.resume_trainer(lost.training_id, lost.lease) as kept:
+                assert len(list(kept.steps(1))) == 1
+            lost.close(finish=False)
 
 
 def test_who_fills_their_share_loses_their_own_scenes_and_states_first() -> None:

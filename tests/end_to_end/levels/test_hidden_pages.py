@@ -327,6 +327,32 @@ def test_a_tenant_learns_nothing_from_pictures_of_another(client: Client, tmp_pa
     assert of_both["one"][0] == of_both["one"][1] > of_both["one"][2]
 
 
+def test_a_tenant_is_told_what_it_would_be_told_alone(tmp_path: Path) -> None:
+    """Replies of all kinds to the second tenant are those to the first one, which nobody had gone before."""
+    tokens = {"one": "a-token-of-one-of-them", "other": "a-token-of-the-other"}
+
+    def told(target: str, token: str) -> list[object]:
+        with Client(target, token=token) as client:
+            scene = client.put(LEVELS)
+            # Nothing is in memory: what another tenant has read is not there for this one.
+            cold = client.render(scene, BACK, wait=False, max_error_px=4)
+            assert cold.levels.missing_pages > 0
+            replies: list[object] = [cold.levels]
+            for camera in (FRONT, LOW, LOW, LOW):
+                frame = client.render(scene, camera, retain=camera is FRONT)
+                gradients = frame.backward(np.ones_like(frame.color))
+                (item,) = client.render_batch([(scene, camera)])
+                replies += [frame.levels, item.levels, frame.color.tobytes(), item.color.tobytes()]
+                replies += [gradients.index.tobytes(), gradients.means.tobytes()]
+            with client.stream(scene) as stream:
+                replies += [frame.levels for frame in stream.frames([FRONT, LOW, ASIDE])]
+            return replies
+
+    with spooling(tmp_path, supervised=False, tokens=tokens) as process:
+        first, second = (told(process.target, token) for token in tokens.values())
+        assert first == second
+
+
 def test_a_worker_that_is_killed_and_started_again_draws_the_same(client: Client, tmp_path: Path) -> None:
     """Kills come after the first call, after the one whose image tells what is hidden, and after one that uses it."""
     expected, reports = client.render(ROUNDED, LOW).color, []

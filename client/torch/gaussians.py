@@ -22,7 +22,6 @@ from lumigrad.client.operators.gaussians import (
     moving_slices,
     travelling,
 )
-from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.fields import GaussianFields
 from lumigrad.client.settings.gaussians import GaussianSettings
@@ -218,7 +217,7 @@ def render_gaussians(
         spread=spread,
         scene=scene,
     )
-    return _results(call, run(call, tensors.inputs), tensors, wanted)
+    return RenderedGaussians(**rendered(call, tensors, wanted))
 
 
 def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -232,7 +231,9 @@ def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return images
 
 
-def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequence[str]) -> RenderedGaussians:
+def rendered(call: GaussianCall, tensors: Prepared, wanted: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Makes a call; returns the wanted results, which are part of the graph."""
+    frame = run(call, tensors.inputs)
     layout = Layout((*tensors.views, tensors.count), None, tensors.device)
     rendering = Rendering(call, frame, layout)
     centres = echo = None
@@ -246,4 +247,4 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}
     if centres is not None:
         results["means2d"] = centres
-    return RenderedGaussians(**results)
+    return results

@@ -15,13 +15,11 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import chosen, is_number
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import GaussianCall, moving_slices, travelling
-from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.fields import GaussianFields
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import TENSORS, Prepared, check_cameras, of_cameras, prepared
-from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
-from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.remote import on_host, outside_graphs, refuse_gradients, run
+from lumigrad.client.torch.gaussians import rendered
+from lumigrad.client.torch.remote import on_host, outside_graphs, refuse_gradients
 from lumigrad.client.values.camera import Camera
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ SURFEL_OUTPUTS = (
 )
 # Outputs on request, of which transmittance and means2d have gradients.
 MORE_SURFEL_OUTPUTS = ("transmittance", "means2d", "contributors", "ids", "radii", "depths")
-_WITHOUT_GRADIENT = ("contributors", "ids", "radii", "depths")
 # Square of the smallest length by which normals are divided.
 _LEAST_SQUARE = 1e-24
 
@@ -162,23 +159,11 @@ def render_gaussians_2d(
         moving=moving_slices(transforms),
         outputs=travelling(wanted),
     )
-    return _results(call, run(call, tensors.inputs), tensors, wanted)
-
-
-def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequence[str]) -> RenderedSurfels:
-    layout = Layout((*tensors.views, tensors.count), None, tensors.device)
-    rendering = Rendering(call, frame, layout)
-    centres = echo = None
-    if "means2d" in wanted:
-        centres, echo = project(rendering, layout.arrange(frame.means2d), tensors.inputs)
-    images = with_derived(draw(rendering, centres, echo, tensors.inputs))
-    images |= {name: torch.from_numpy(frame[name]) for name in _WITHOUT_GRADIENT if name in wanted}
-    results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}
-    if "surface_normals" in wanted:
-        results["surface_normals"] = surface_normals(tensors.placed(images["expected_depth"]), tensors)
-    if centres is not None:
-        results["means2d"] = centres
-    return RenderedSurfels(**results)
+    if "surface_normals" not in wanted:
+        return RenderedSurfels(**rendered(call, tensors, wanted))
+    results = rendered(call, tensors, (*wanted, "expected_depth"))
+    results["surface_normals"] = surface_normals(results["expected_depth"], tensors)
+    return RenderedSurfels(**{name: results[name] for name in wanted})
 
 
 def three_scales(scales: Any) -> Any:

@@ -210,13 +210,12 @@ def prepared_render(
         head = head_of(reply, payload_bytes)
         message_bytes = message_bytes_of(head, payload_bytes)
     places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
-    made = native_render(plan, tensors, places, payload_bytes, head, is_cpu=is_cpu)
-    if made is None:
+    native = native_render(plan, tensors, places, payload_bytes, head, is_cpu=is_cpu)
+    if native is None:
         return None
-    native, together = made.native, made.most_together
     # The key of a batch is the native render itself. On the CPU, a batch would only make its calls wait for each other.
     batch = 0 if is_cpu else numbers.of(native)
-    fill = max(plan.fill, 1 / together)
+    fill = max(plan.fill, 1 / _most_together(plan, is_cpu=is_cpu))
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
     scene = task.scene or scene_pb2.SceneRef()
     return PreparedRender(
@@ -255,14 +254,6 @@ def placed(reply: Any, parts: Sequence[Part]) -> Any:
     return copy
 
 
-@dataclass(frozen=True)
-class NativeRender:
-    """A native render, and the most of its calls that run together."""
-
-    native: Any
-    most_together: int
-
-
 def native_render(
     plan: Plan,
     tensors: Tensors,
@@ -272,23 +263,21 @@ def native_render(
     *,
     is_cpu: bool,
     retain: bool = False,
-) -> NativeRender | None:
+) -> Any:
     """Prepare renders of a plain kind; None if there is no fast path. `head` precedes a reply's payload."""
     together = _most_together(plan, is_cpu=is_cpu)
     if together == 0:
         return None
     if isinstance(plan, SpherePlan):
         inputs = sphere_inputs(plan, tensors)
-        native = prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head, retain=retain)
-    else:
-        assert isinstance(plan, GaussianPlan)
-        cloud = gaussians.Gaussians(**tensors)
-        if cloud.scenes != 1:
-            return None
-        background = plan.background_on(cloud.device)
-        options: dict[str, Any] = {"background": background, "most_together": together}
-        native = prepare_gaussians(cloud, plan.cameras, plan.settings, places, payload_bytes, head, **options)
-    return NativeRender(native, together)
+        return prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head, retain=retain)
+    assert isinstance(plan, GaussianPlan)
+    cloud = gaussians.Gaussians(**tensors)
+    if cloud.scenes != 1:
+        return None
+    background = plan.background_on(cloud.device)
+    options: dict[str, Any] = {"background": background, "most_together": together}
+    return prepare_gaussians(cloud, plan.cameras, plan.settings, places, payload_bytes, head, **options)
 
 
 def sphere_inputs(plan: SpherePlan, tensors: Tensors) -> Inputs:

@@ -168,12 +168,12 @@ def prepared_pass(
     reply.context_id = _NAME
     head = head_of(reply, payload_bytes)
     places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
-    made = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu, retain=True)
-    if made is None:
+    render = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu, retain=True)
+    if render is None:
         return None
     images = sphere_states.images_of(state) if isinstance(state, SphereState) else images_of(state)
     native = _native.RetainedRender(
-        render=made.native,
+        render=render,
         images=list(images.items()),
         engine=passes.engine,
         kind=numbers.of(cost.kind),

@@ -21,7 +21,6 @@ from lumigrad.client.operators.cameras import Arrays, sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import (
     CAMERA_INPUTS,
     COLUMNS,
-    LEAST_ALPHA,
     OUTPUTS,
     ROWS,
     TRANSFORM_INPUTS,
@@ -32,6 +31,7 @@ from lumigrad.client.operators.gaussians import (
     moving_slices,
     travelling,
     used_coefficients,
+    with_derived,
 )
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
@@ -179,13 +179,7 @@ def render_gaussians(
         scene=scene,
     )
     none = dict.fromkeys((*CAMERA_INPUTS, *LENS_INPUTS, RAYS))
-    images = compute(call, {**none, **inputs, **of_sensors, **placed})
-    if "transmittance" in images:
-        images["alpha"] = 1.0 - images["transmittance"]
-    if "expected_depth" in wanted:
-        images["expected_depth"] = images["depth"] / jnp.maximum(images["alpha"], LEAST_ALPHA)
-    if "expected_hit_distance" in wanted:
-        images["expected_hit_distance"] = images["hit_distance"] / jnp.maximum(images["alpha"], LEAST_ALPHA)
+    images = with_derived(compute(call, {**none, **inputs, **of_sensors, **placed}))
     return RenderedGaussians(**{name: images[name] for name in wanted})
 
 

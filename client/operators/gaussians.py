@@ -143,7 +143,7 @@ _SOURCES = {
 }
 _ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 # Lower bound of the alpha by which expected depths are divided.
-LEAST_ALPHA = 1e-10
+_LEAST_ALPHA = 1e-10
 # Rows and columns of the six numbers of a symmetric matrix, in the order of the protocol.
 ROWS, COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
@@ -279,6 +279,15 @@ def used_coefficients(sh_degree: int, stored: int) -> int:
 def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
     """Returns the outputs to transfer, from which the wanted outputs can be computed."""
     return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
+
+
+def with_derived(images: dict[str, Any]) -> dict[str, Any]:
+    """Adds the outputs that are computed from those that travel, which are tensors or JAX's arrays."""
+    if "transmittance" not in images:
+        return images
+    alpha = 1.0 - images["transmittance"]
+    sums = {name: images[name] for name in ("depth", "hit_distance") if name in images}
+    return {**images, "alpha": alpha, **{f"expected_{name}": sums[name] / alpha.clip(_LEAST_ALPHA) for name in sums}}
 
 
 def check_ray_outputs(settings: GaussianSettings, wanted: Iterable[str]) -> None:

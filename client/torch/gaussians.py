@@ -15,12 +15,12 @@ from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import check_stored, chosen, is_number
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import (
-    LEAST_ALPHA,
     OUTPUTS,
     GaussianCall,
     check_ray_outputs,
     moving_slices,
     travelling,
+    with_derived,
 )
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.fields import GaussianFields
@@ -218,17 +218,6 @@ def render_gaussians(
         scene=scene,
     )
     return RenderedGaussians(**rendered(call, tensors, wanted))
-
-
-def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Adds alpha, expected depth and expected hit distance, computed from the images."""
-    if "transmittance" in images:
-        images = {**images, "alpha": 1.0 - images["transmittance"]}
-        if "depth" in images:
-            images["expected_depth"] = images["depth"] / images["alpha"].clamp_min(LEAST_ALPHA)
-        if "hit_distance" in images:
-            images["expected_hit_distance"] = images["hit_distance"] / images["alpha"].clamp_min(LEAST_ALPHA)
-    return images
 
 
 def rendered(call: GaussianCall, tensors: Prepared, wanted: Sequence[str]) -> dict[str, torch.Tensor]:

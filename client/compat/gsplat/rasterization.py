@@ -23,13 +23,12 @@ from lumigrad.client.compat.gsplat.options import (
 from lumigrad.client.compat.gsplat.projection import Film
 from lumigrad.client.compat.gsplat.sensors import check_without, intrinsics_of, projection_of, sensor_settings, sensors
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices
+from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices, with_derived
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared, six_numbers
 from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
-from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import outside_graphs, requires_gradient, run
 
 _TILE_SIZE = 16

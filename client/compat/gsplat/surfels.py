@@ -14,12 +14,11 @@ from lumigrad.client.compat.gsplat.options import RENDER_MODES, GsplatArgumentEr
 from lumigrad.client.compat.gsplat.projection import rotations
 from lumigrad.client.compat.gsplat.rasterization import LEAST_NEAR, no_colors, picture
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices
+from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, with_derived
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
-from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import full_precision, outside_graphs, run
 from lumigrad.client.torch.surfels import surface_normals, three_scales
 

@@ -126,7 +126,7 @@ class Frusta:
                 f"/cameras/{index}", view.fov, view.aspect, scale=_SIZE * distance, thickness=_LINE * distance,
                 color=_COLOR, wxyz=view.wxyz, position=view.position, visible=False,
             )  # fmt: skip
-            handle.on_click(partial(_taken, choose, name))
+            handle.on_click(partial(lambda name, event: choose(name), name))
             self._handles.append(handle)
 
     @property
@@ -138,8 +138,3 @@ class Frusta:
         """Shows or hides them."""
         for handle in self._handles:
             handle.visible = is_visible
-
-
-def _taken(choose: Callable[[str], None], name: str, event: Any) -> None:
-    """Chooses the camera whose frustum was clicked."""
-    choose(name)

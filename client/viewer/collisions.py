@@ -132,6 +132,12 @@ def colors_of(clearances: Float64, span: float) -> Levels:
     return DISTANCES.levels(np.clip(clearances / span, -1.0, 1.0) / 2 + 0.5)
 
 
+def legend_of(what: str, span: float) -> str:
+    """Returns HTML of the colours from -`span` to `span`, metres; `what` says what the distances are."""
+    marks = [f"{share * span:+.3g} m" if share else "0" for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    return DISTANCES.legend(what, marks)
+
+
 _log = logging.getLogger("lumigrad")
 _OUTPUTS = ("distance", "obstacle", "closest", "normal")
 _SPAN_M, _SPANS_M = 0.1, (0.02, 1.0)
@@ -199,9 +205,7 @@ class Collisions:
         self._answer.content = _line(f"no distances: {shortened(str(error))}", is_bad=True)
 
     def _show_answer(self, found: Distances, clearances: Float64, spheres: Float64) -> None:
-        span = self._span.value
-        marks = [f"{share * span:+.3g} m" if share else "0" for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
-        legend = DISTANCES.legend("distance of a sphere's surface to the closest obstacle", marks)
+        legend = legend_of("distance of a sphere's surface to the closest obstacle", self._span.value)
         if legend != self._legend.content:
             self._legend.content = legend
         closest = int(np.argmin(clearances))

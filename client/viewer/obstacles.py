@@ -14,8 +14,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.rotations import rotated
 from lumigrad.client.values.world import Cuboid, Obstacle, World
-from lumigrad.client.viewer.collisions import colors_of
-from lumigrad.client.viewer.modes import DISTANCES
+from lumigrad.client.viewer.collisions import colors_of, legend_of
 
 _COLOR = (126, 132, 144)
 # Lights that add up to about pi show colours unchanged; brighter ones would wash out the colours of distances. viser's
@@ -119,8 +118,7 @@ class Deviation:
         colors = colors_of(self.distances, span)
         self._mesh.visual = trimesh.visual.ColorVisuals(self._mesh, vertex_colors=colors)
         self._server.scene.add_mesh_trimesh("/compared", self._mesh, cast_shadow=False, receive_shadow=False)
-        marks = [f"{share * span:+.3g} m" if share else "0" for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
-        self._legend.content = DISTANCES.legend("signed distance to the closest obstacle, negative inside", marks)
+        self._legend.content = legend_of("signed distance to the closest obstacle, negative inside", span)
 
 
 def _placed(obstacle: Obstacle, points: Float64) -> Float64:

@@ -13,6 +13,7 @@ from lumigrad.client.cli import main
 from support.files.query_files import SIZE, Query
 from support.gaussians.clouds import post
 from support.meshes.shapes import box
+from support.workers.client_load import client_fixture
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess, worker
 
@@ -23,10 +24,7 @@ def worker_process() -> Iterator[WorkerProcess]:
         yield process
 
 
-@pytest.fixture
-def client(worker_process: WorkerProcess) -> Iterator[Client]:
-    with Client(worker_process.target) as connected:
-        yield connected
+client = client_fixture("worker_process")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from lumigrad.client import Camera, Client, Mesh, Obstacle, SceneHandle, Spheres, World
 from support.deploy.certificates import Authority
 from support.deploy.envoy import Envoy, envoy
-from support.workers.client_load import CAMERA
+from support.workers.client_load import CAMERA, client_fixture
 from support.workers.load import Load
 from support.workers.worker import WorkerProcess, worker
 
@@ -45,10 +45,7 @@ def front(workers: list[WorkerProcess], tmp_path: Path) -> Iterator[Envoy]:
         yield running
 
 
-@pytest.fixture
-def client(front: Envoy) -> Iterator[Client]:
-    with Client(front.target, timeout_s=120, retry_s=60) as connected:
-        yield connected
+client = client_fixture("front", timeout_s=120, retry_s=60)
 
 
 def test_results_are_those_of_a_worker(client: Client, workers: list[WorkerProcess]) -> None:

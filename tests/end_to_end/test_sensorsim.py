@@ -59,6 +59,7 @@ from support.driving.stubs import (
     DrivingClient,
 )
 from support.files.documents import ROOT, run_all_of
+from support.workers.client_load import client_fixture
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 SHUTTERS = {
@@ -77,10 +78,7 @@ def process(place: Street) -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as made:
-        yield made
+client = client_fixture("process", scope="module")
 
 
 def levels_of(raw: bytes) -> np.ndarray:

@@ -19,6 +19,7 @@ from lumigrad.client import Client
 from support.driving.fixtures import street_fixture
 from support.driving.scenes import FORWARD, FRONT, WIDE, Street, camera_spec, frame, matrix_of, pose
 from support.driving.stubs import JPEG, MESSAGES, TOP_TO_BOTTOM
+from support.workers.client_load import client_fixture
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess, worker
 
@@ -33,10 +34,7 @@ def process(place: Street) -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as made:
-        yield made
+client = client_fixture("process", scope="module")
 
 
 def log_of(path: Path, *entries: Any) -> Path:

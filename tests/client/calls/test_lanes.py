@@ -26,6 +26,7 @@ from lumigrad.protos.lanes import Packet, ToCaller
 from lumigrad.protos.tensors import PayloadReader
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
+from support.workers.client_load import client_fixture
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
@@ -42,16 +43,8 @@ def cloud(count: int = 30_000, seed: int = 0) -> Spheres:
 SMALL = cloud(100)
 
 
-@pytest.fixture
-def shared(worker_process: WorkerProcess) -> Iterator[Client]:
-    with Client(worker_process.target, lane="shared") as client:
-        yield client
-
-
-@pytest.fixture
-def stream(worker_process: WorkerProcess) -> Iterator[Client]:
-    with Client(worker_process.target, lane="stream") as client:
-        yield client
+shared = client_fixture("worker_process", lane="shared")
+stream = client_fixture("worker_process", lane="stream")
 
 
 def everything(client: Client) -> Iterator[tuple[str, np.ndarray]]:

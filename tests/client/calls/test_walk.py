@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -15,7 +15,7 @@ import lumigrad.client
 import lumigrad.protos
 from lumigrad.client import Camera, Client, Cuboid, Gaussians, Spheres, World
 from support.gaussians.clouds import post
-from support.workers.worker import WorkerProcess
+from support.workers.client_load import client_fixture
 
 CLIENT, PROTOS = (f"{Path(room.__file__ or '').parent}/" for room in (lumigrad.client, lumigrad.protos))
 CAMERA = Camera.look_at((0, -1, -5), (0, 0, 0), up=(0, -1, 0), width=32, height=24)
@@ -23,10 +23,7 @@ CLOUD = Spheres([[0, 0, 0]], [[1, 1, 1]], [1])
 MOST_FILES = 20
 
 
-@pytest.fixture
-def streaming(worker_process: WorkerProcess) -> Iterator[Client]:
-    with Client(worker_process.target, lane="stream") as client:
-        yield client
+streaming = client_fixture("worker_process", lane="stream")
 
 
 def check(call: Callable[[], object], most_calls: int) -> None:

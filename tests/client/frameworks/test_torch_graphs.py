@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from lumigrad.client import Client, Cuboid, LumigradError, Obstacle, World
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_spheres
+from support.workers.client_load import client_fixture
 from support.workers.worker import WorkerProcess, worker_fixture
 
 Loss = Callable[[Client | str], tuple[torch.Tensor, torch.Tensor]]
@@ -53,10 +54,7 @@ CALLS = {of_projected_gaussians: 2}
 process = worker_fixture()
 
 
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as connected:
-        yield connected
+client = client_fixture("process")
 
 
 class Counts:

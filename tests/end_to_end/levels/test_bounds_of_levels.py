@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +12,8 @@ from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.merging import covariances_of
 from lumigrad.client.formats.scene import StoredScene
 from support.gaussians.levels import joined
-from support.workers.spooling import spooling
-from support.workers.worker import WorkerProcess
+from support.workers.client_load import client_fixture
+from support.workers.spooling import spooling_fixture
 
 PAGE_ROWS = 256
 # Centres of square walls, four units wide, of one page each. Merged to one Gaussian, a wall reaches 1.5 units beyond
@@ -45,16 +44,8 @@ def walls() -> GaussianLevels:
 LEVELS = walls()
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with spooling(tmp_path_factory.mktemp("spool"), supervised=False) as started:
-        yield started
-
-
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as connected:
-        yield connected
+process = spooling_fixture(supervised=False)
+client = client_fixture("process")
 
 
 def box(levels: GaussianLevels, page: int, level: int) -> tuple[np.ndarray, np.ndarray]:

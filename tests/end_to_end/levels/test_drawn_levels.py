@@ -5,7 +5,6 @@ The rows are rounded for calls that are not differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,8 @@ from lumigrad.client.formats.levels.merging import merged
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.transport.lanes import LaneMode
 from support.gaussians.levels import EDGE, as_drawn, city, joined, levels_of_pages
-from support.workers.spooling import spooling
+from support.workers.client_load import client_fixture
+from support.workers.spooling import spooling_fixture
 from support.workers.worker import WorkerProcess
 
 LEVELS = city(4, page_rows=256)
@@ -28,16 +28,8 @@ LARGE = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=64
 ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with spooling(tmp_path_factory.mktemp("spool"), supervised=False) as started:
-        yield started
-
-
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as connected:
-        yield connected
+process = spooling_fixture(supervised=False)
+client = client_fixture("process")
 
 
 @pytest.fixture

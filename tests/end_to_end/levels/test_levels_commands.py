@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.building import write_levels
 from support.workers.forks import lumigrad
-from support.workers.spooling import spooling
+from support.workers.spooling import spooling_fixture
 from support.workers.worker import WorkerProcess, worker
 
 COUNT, PAGE_ROWS = 6000, 256
@@ -39,10 +38,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "city"
 
 
-@pytest.fixture(scope="module")
-def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with spooling(tmp_path_factory.mktemp("spool"), supervised=False) as process:
-        yield process
+spooled = spooling_fixture(supervised=False)
 
 
 def render(scene: Path, target: str, *options: str) -> tuple[dict[str, Any], np.ndarray]:

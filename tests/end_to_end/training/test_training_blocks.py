@@ -25,6 +25,7 @@ from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining
 from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, assert_equal, street_lesson
+from support.workers.client_load import client_fixture
 from support.workers.slow_render import wait_until
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
@@ -46,10 +47,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
         yield started
 
 
-@pytest.fixture(scope="module")
-def spooled(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as own:
-        yield own
+spooled = client_fixture("process", scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from lumigrad.client.training import Trainer
 from lumigrad.client.transport.lane import Lane
 from support.fault_proxy import FaultProxy
 from support.training.scenes import gaussian_lesson
+from support.workers.client_load import client_fixture
 from support.workers.forks import run_program
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
@@ -82,10 +83,7 @@ def expected() -> dict[str, np.ndarray]:
         return tensors(own)
 
 
-@pytest.fixture
-def shared(running: WorkerProcess) -> Iterator[Client]:
-    with Client(running.target, lane="shared") as client:
-        yield client
+shared = client_fixture("running", lane="shared")
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, Gradients, Obstacle, World
 from support.calls.verbs import gaussians, spheres
+from support.workers.client_load import client_fixture
 from support.workers.worker import WorkerProcess
 
 SIZE = 64
@@ -18,10 +18,7 @@ NAMES = {"spheres": ("positions", "colors", "radii"), "gaussians": ("means", "qu
 SCENES = {"spheres": spheres, "gaussians": gaussians}
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target) as connected:
-        yield connected
+client = client_fixture("process", scope="module")
 
 
 def counted(process: WorkerProcess, engine: str) -> float:

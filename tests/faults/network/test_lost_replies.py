@@ -12,7 +12,7 @@ import pytest
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from support.fault_proxy import FaultProxy
 from support.meshes import shapes as mesh_shapes
-from support.workers.client_load import CAMERA, cloud
+from support.workers.client_load import CAMERA, client_fixture, cloud
 from support.workers.fleet import end, fleet, homes
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
@@ -27,10 +27,7 @@ def proxy(process: WorkerProcess) -> Iterator[FaultProxy]:
         yield between
 
 
-@pytest.fixture
-def client(proxy: FaultProxy) -> Iterator[Client]:
-    with Client(proxy.target, retry_s=30) as connected:
-        yield connected
+client = client_fixture("proxy", retry_s=30)
 
 
 def without_first_reply(

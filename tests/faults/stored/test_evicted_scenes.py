@@ -19,7 +19,7 @@ from support.calls.distance_calls import grid, mesh_arrays, mesh_obstacle, world
 from support.calls.raw_calls import SECONDS, RawClient, sphere_cloud
 from support.meshes import shapes
 from support.workers.slow_render import wait_for
-from support.workers.spooling import PROBES, spooling, wait_until_written
+from support.workers.spooling import PROBES, spooling, spooling_fixture, wait_until_written
 from support.workers.worker import WorkerProcess
 
 # Number and size of other scenes that fill the memory.
@@ -32,10 +32,7 @@ def memory(mib: int) -> tuple[str, ...]:
     return "--scene-mib", str(mib), "--max-payload-mib", str(mib), "--transit-mib", "32"
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with spooling(tmp_path_factory.mktemp("spool"), *memory(4)) as started:
-        yield started
+process = spooling_fixture(*memory(4))
 
 
 def interrupted(

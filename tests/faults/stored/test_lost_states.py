@@ -17,7 +17,7 @@ from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from lumigrad.client import torch as operators
 from support.gaussians.clouds import post
 from support.meshes import shapes as mesh_shapes
-from support.workers.client_load import CAMERA, cloud
+from support.workers.client_load import CAMERA, client_fixture, cloud
 from support.workers.spooling import kill, wait_until_written
 from support.workers.worker import WorkerProcess, worker
 
@@ -37,10 +37,7 @@ def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield started
 
 
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target, retry_s=30) as connected:
-        yield connected
+client = client_fixture("process", retry_s=30)
 
 
 def has_spool(process: WorkerProcess) -> bool:

@@ -16,6 +16,7 @@ from lumigrad.client.training import Trainer
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of, taken_up
 from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.client_load import client_fixture
 from support.workers.spooling import kill, spooling, wait_until_written
 from support.workers.worker import WorkerProcess
 
@@ -30,10 +31,7 @@ def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
         yield process
 
 
-@pytest.fixture
-def client(spooled: WorkerProcess) -> Iterator[Client]:
-    with Client(spooled.target, retry_s=60) as connected:
-        yield connected
+client = client_fixture("spooled", retry_s=60)
 
 
 def _trainer(client: Client, scene: Gaussians | SceneHandle = LESSON.scene, **options: int) -> Trainer:

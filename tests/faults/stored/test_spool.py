@@ -13,7 +13,7 @@ from lumigrad.client import Client, Gaussians, Mesh, Obstacle, SceneHandle, Scen
 from lumigrad.client.workers import scene_store
 from support.gaussians.clouds import post
 from support.meshes import shapes as mesh_shapes
-from support.workers.client_load import CAMERA, cloud
+from support.workers.client_load import CAMERA, client_fixture, cloud
 from support.workers.spooling import PROBES, files, kill, shown, spooling, wait_until_written, without_copy
 from support.workers.worker import WorkerProcess, worker
 
@@ -34,10 +34,7 @@ def process(folder: Path) -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target, retry_s=30) as connected:
-        yield connected
+client = client_fixture("process", retry_s=30)
 
 
 def several(client: Client) -> list[SceneHandle]:

@@ -20,7 +20,7 @@ from support.calls.raw_calls import RawClient, detail, failure
 from support.calls.raw_training import RawTraining, start_of
 from support.held_disk import HeldDisk
 from support.training.scenes import gaussian_lesson
-from support.workers.client_load import cloud
+from support.workers.client_load import client_fixture, cloud
 from support.workers.slow_render import wait_for
 from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
 from support.workers.tenant import tenant_client
@@ -45,16 +45,8 @@ def process(folder: Path) -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture
-def anna(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target, token=ANNA, retry_s=30) as client:
-        yield client
-
-
-@pytest.fixture
-def ben(process: WorkerProcess) -> Iterator[Client]:
-    with Client(process.target, token=BEN, retry_s=30) as client:
-        yield client
+anna = client_fixture("process", token=ANNA, retry_s=30)
+ben = client_fixture("process", token=BEN, retry_s=30)
 
 
 @contextmanager

@@ -1,16 +1,29 @@
-"""Renders through the client, as users do: a small one, and many of them at a fixed rate."""
+"""Clients of workers in fixtures, and renders through them: a small one, and many of them at a fixed rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import pytest
 
 from lumigrad.client import Camera, Client, Spheres
 from support.workers.load import Load
 
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=64, height=48)
+
+
+def client_fixture(worker: str, scope: Any = "function", **options: Any) -> Any:
+    """Returns a fixture: a client with these options of the worker, or proxy, that another fixture gives."""
+
+    @pytest.fixture(scope=scope)
+    def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
+        with Client(request.getfixturevalue(worker).target, **options) as client:
+            yield client
+
+    return connected
 
 
 def cloud(count: int = 200) -> Spheres:

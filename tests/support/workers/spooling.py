@@ -28,6 +28,17 @@ def spooling(folder: Path, *options: str, **settings: Any) -> Iterator[WorkerPro
         yield process
 
 
+def spooling_fixture(*options: str, **settings: Any) -> Any:
+    """Returns a fixture: a worker with a spool, these options and settings, which the tests of a module share."""
+
+    @pytest.fixture(scope="module")
+    def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+        with spooling(tmp_path_factory.mktemp("spool"), *options, **settings) as process:
+            yield process
+
+    return shared
+
+
 def wait_until_written(process: WorkerProcess) -> None:
     wait_for(process, "lumigrad_spool_waiting", 0)
 

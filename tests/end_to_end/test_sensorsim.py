@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from lumigrad.client import (
     Transform,
     Windshield,
 )
-from support.driving.fixtures import driving_client_fixture, street_fixture
+from support.driving.fixtures import driving_client_fixture, street_fixture, street_worker_fixture
 from support.driving.scenes import (
     AROUND,
     END_US,
@@ -70,14 +69,7 @@ SHUTTERS = {
 }
 
 place, simulator = street_fixture(), driving_client_fixture()
-
-
-@pytest.fixture(scope="module")
-def process(place: Street) -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--sensorsim", str(place.folder)) as started:
-        yield started
-
-
+process = street_worker_fixture()
 client = client_fixture("process", scope="module")
 
 

@@ -11,21 +11,16 @@ import pytest
 from scipy.spatial import cKDTree
 
 from lumigrad.client import Camera, Client, InvalidArgument, SpinningLidar
-from support.driving.fixtures import driving_client_fixture, street_fixture
-from support.driving.scenes import FRONT, SCENE, Street, frame, matrix_of, moved, pose
+from support.driving.fixtures import driving_client_fixture, street_fixture, street_worker_fixture
+from support.driving.scenes import FRONT, SCENE, frame, matrix_of, moved, pose
 from support.driving.stubs import MESSAGES, TOP_TO_BOTTOM, DrivingClient
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 DEVICES = {"PANDAR128": 0, "AT128": 1}
 AT_US = 1_500_000
 
 place, simulator = street_fixture(), driving_client_fixture()
-
-
-@pytest.fixture(scope="module")
-def process(place: Street) -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--sensorsim", str(place.folder)) as started:
-        yield started
+process = street_worker_fixture()
 
 
 def request_of(device: str, start: Any = None, end: Any = None, **fields: Any) -> Any:

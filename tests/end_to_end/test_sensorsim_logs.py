@@ -7,7 +7,6 @@ import re
 import runpy
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Client
-from support.driving.fixtures import street_fixture
+from support.driving.fixtures import street_fixture, street_worker_fixture
 from support.driving.scenes import FORWARD, FRONT, WIDE, Street, camera_spec, frame, matrix_of, pose
 from support.driving.stubs import JPEG, MESSAGES, TOP_TO_BOTTOM
 from support.workers.client_load import client_fixture
@@ -26,14 +25,7 @@ from support.workers.worker import WorkerProcess, worker
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 place = street_fixture()
-
-
-@pytest.fixture(scope="module")
-def process(place: Street) -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--sensorsim", str(place.folder)) as started:
-        yield started
-
-
+process = street_worker_fixture()
 client = client_fixture("process", scope="module")
 
 

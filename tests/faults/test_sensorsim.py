@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lumigrad.server.core.errors import BusyError
 from lumigrad.server.sensorsim.renders import _own
 from support.calls.gaussian_calls import gaussian_spec
 from support.calls.raw_calls import opencv_camera
-from support.driving.fixtures import driving_client_fixture, street_fixture
+from support.driving.fixtures import driving_client_fixture, street_fixture, street_worker_fixture
 from support.driving.scenes import AROUND, END_US, FRONT, SCENE, WIDE, Street, frame, moved, pose, street
 from support.driving.stubs import MESSAGES, PLANAR, TOP_TO_BOTTOM, DrivingClient
 from support.workers.slow_render import SlowRender, wait_until
@@ -39,12 +39,7 @@ CONFIG_ERROR = 2
 RETRY_SECONDS = (0.5, 2.0)
 
 place, simulator = street_fixture(), driving_client_fixture()
-
-
-@pytest.fixture(scope="module")
-def process(place: Street) -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--sensorsim", str(place.folder), "--max-pixels", "100000") as started:
-        yield started
+process = street_worker_fixture("--max-pixels", "100000")
 
 
 def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> None:

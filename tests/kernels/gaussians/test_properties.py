@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
+from support.drawn import common, numbers, powers
 from support.gaussians.case import GaussianCase, Options
 from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
 from support.gaussians.reference_runs import IMAGES
@@ -17,19 +18,7 @@ from support.gaussians.rotation import turned
 from support.gaussians.runs import OUTPUTS, run
 
 BLANK = build("blank", Cloud(count=0, degree=1), width=9, height=7)
-numbers = st.floats(-1, 1, width=32)
-common = settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
-def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude from `low` to `high`."""
-    return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
+few = settings(common, max_examples=30)
 
 
 @st.composite
@@ -114,13 +103,13 @@ def check(engine: Engine, case: GaussianCase) -> None:
     assert set(np.unique(result.touched)) <= {0, 1}
 
 
-@common
+@few
 @given(case=cases(("exact", "gsplat")))
 def test_results_are_finite_for_every_valid_input(case: GaussianCase, gaussian_engine: Engine) -> None:
     check(gaussian_engine, case)
 
 
-@common
+@few
 @given(case=cases(("inria_depth", "inria_exact")))
 def test_inria_is_finite_for_every_valid_input(case: GaussianCase, gaussian_engine: Engine) -> None:
     check(gaussian_engine, case)

@@ -5,31 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
+from support.drawn import common, numbers, powers
 from support.meshes.case import CuboidShape, MeshCase, MeshShape, Options, Placed
 from support.meshes.cases import TURNED, case_of, kinds
 from support.meshes.runs import OUTPUTS, run
 from support.meshes.spheres import Crowd, random_of
 
-numbers = st.floats(-1, 1, width=32)
-common = settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 PATH = Crowd(batches=4, horizon=6, count=16, step=0.3)
 SWEPT = {"activation_distance": 0.02, "sweep": True}
-
-
-def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude from `low` to `high`."""
-    return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
 
 
 @st.composite

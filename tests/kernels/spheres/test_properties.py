@@ -5,23 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.backends.engines import Engine
+from support.drawn import common, numbers, powers
 from support.spheres.case import SphereCase
 from support.spheres.cases import Cloud, build
 from support.spheres.runs import Semantics, run, wanted_of
 
 BLANK = build("blank", Cloud(count=0), width=9, height=7)
 OUTPUTS = ("color", "alpha", "depth", "hits", "weights", "sphere_ids", "info")
-
-numbers = st.floats(-1, 1, width=32)
-
-
-def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Numbers of every order of magnitude from `low` to `high`."""
-    return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
 
 
 @st.composite
@@ -87,15 +81,6 @@ def check(engine: Engine, case: SphereCase, semantics: Semantics) -> None:
         assert (outputs["color"] <= palette.max(0) + 1e-5).all()
         if case.max_hits:
             assert outputs["hits"].max() <= case.max_hits
-
-
-common = settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 @common

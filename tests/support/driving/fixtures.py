@@ -9,7 +9,7 @@ import pytest
 
 from support.driving.scenes import Street, street
 from support.driving.stubs import DrivingClient
-from support.workers.worker import WorkerProcess
+from support.workers.worker import WorkerProcess, worker
 
 
 def street_fixture() -> Any:
@@ -20,6 +20,17 @@ def street_fixture() -> Any:
         return street(tmp_path_factory.mktemp("scenes"))
 
     return place
+
+
+def street_worker_fixture(*options: str) -> Any:
+    """Returns a fixture: a worker with these options that serves the scenes in the folder of the fixture `place`."""
+
+    @pytest.fixture(scope="module")
+    def process(place: Street) -> Iterator[WorkerProcess]:
+        with worker("--device", "cpu", "--sensorsim", str(place.folder), *options) as started:
+            yield started
+
+    return process
 
 
 def driving_client_fixture() -> Any:

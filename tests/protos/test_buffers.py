@@ -6,12 +6,13 @@ import gc
 import platform
 import subprocess
 import sys
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 from lumigrad.protos.buffers import PayloadBuffers
+from support.threads import run_at_once
 
 MIB = 1 << 20
 LEAST, LARGE, MOST = 32 * MIB, 40 * MIB, 64 * MIB
@@ -66,11 +67,7 @@ def test_threads_never_share_a_buffer() -> None:
             lent[:8] = number
             shared.extend(value for value in lent[:8].tolist() if value != number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(work, number) for number in range(1, 5)))
     assert not shared
 
 

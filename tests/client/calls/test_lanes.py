@@ -8,9 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import psutil
@@ -26,6 +26,7 @@ from lumigrad.protos.lanes import Packet, ToCaller
 from lumigrad.protos.tensors import PayloadReader
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
+from support.threads import run_at_once
 from support.workers.client_load import client_fixture
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
@@ -303,11 +304,7 @@ def test_threads_share_a_lane(worker_process: WorkerProcess, shared: Client, str
             if not np.array_equal(gradient.positions, gradients[value]):
                 wrong.append(-value)
 
-    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(work, value) for value in range(4)))
     assert not wrong
     assert shared.lane == "shared"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from lumigrad.client.compat.curobo import VoxelGrid, WorldCollisionConfig, World
 from lumigrad.client.fitting.evaluation import pictures
 from lumigrad.client.values.world import Obstacle, World
 from lumigrad.client.values.world import VoxelGrid as Grid
+from support.threads import run_at_once
 from support.training.scenes import gaussian_lesson
 from support.workers.spooling import kill, spooling, wait_until_written, without_copy
 from support.workers.worker import WorkerProcess
@@ -137,11 +138,7 @@ def test_programs_at_once_never_miss_it(client: Client, other: Client) -> None:
         except Exception as error:
             wrong.append(repr(error)[:300])
 
-    threads = [threading.Thread(target=use, args=(mine,)) for mine in (client, other) * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(use, mine) for mine in (client, other) * 2))
     assert wrong == []
     assert scene not in [handle.scene for handle in client.list()]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from lumigrad.client import Client, Cuboid, DeadlineExceeded, Mesh, Obstacle, Re
 from lumigrad.client.aio import AsyncClient
 from support.calls.raw_calls import RawClient
 from support.meshes.shapes import box
+from support.threads import run_at_once
 from support.training.scenes import gaussian_lesson
 from support.workers.client_load import CAMERA, cloud
 from support.workers.slow_render import SlowRender, wait_for, wait_for_device
@@ -156,9 +157,5 @@ def test_training_loops_of_many_threads_share_a_queue_of_one(process: WorkerProc
             failures.append(error)
 
     with Client(process.target) as client:
-        threads = [threading.Thread(target=steps, args=(client,)) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
+        run_at_once(*[partial(steps, client)] * 6)
     assert not failures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import Arrays, RawClient, Reply, opencv_camera, spec_of, sphere_cloud
+from support.threads import run_at_once
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker_fixture
 
@@ -112,11 +114,7 @@ def test_backward_passes_of_one_state_do_not_meet_in_it(patient: RawClient, view
     def work(number: int) -> None:
         found[number] = patient.backward(upstream[number], context_id=context).arrays
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(upstream))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(work, number) for number in range(len(upstream))))
     for number, expected in enumerate(alone):
         assert_equal(found[number], expected)
 

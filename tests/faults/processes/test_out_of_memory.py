@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
 from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
+from support.threads import run_at_once
 from support.workers.client_load import CAMERA, cloud
 from support.workers.faults import Faults, faulty_worker
 from support.workers.slow_render import SlowRender, wait_for, wait_until
@@ -189,11 +191,7 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
         scene_id = client.put(sphere_cloud(100)).scene.scene_id
         small = spec_of(SMALL, scene_id=scene_id)
         # Starts all threads that calls need.
-        threads = [threading.Thread(target=client.render, args=(small,)) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        run_at_once(*[partial(client.render, small)] * 16)
         expected = client.render(small).arrays["color"]
         limit = settled_address_space(process) + 128 * MIB
         resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))

@@ -23,6 +23,7 @@ from support.meshes.case import MeshCase, MeshShape, Placed
 from support.meshes.cases import TURNED, case_of
 from support.meshes.runs import OUTPUTS, mesh_of, run
 from support.meshes.spheres import Crowd
+from support.threads import run_at_once
 
 TORUS = shapes.shuffled(shapes.torus(97, 47))
 SOLIDS = {
@@ -298,11 +299,7 @@ def test_the_host_follows_once_for_all_threads(device: Device, on_host: list[Any
     # "auto" needs no winding numbers.
     mesh.prepare("auto")
     assert on_host == []
-    threads = [threading.Thread(target=prepare) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[prepare] * 4)
     assert len(on_host) == 1
     found = searched(device, mesh, there, "winding")
     assert len(on_host) == 1

@@ -20,6 +20,7 @@ from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import CudaTransfer, Delivery
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
+from support.threads import run_at_once
 from support.workers.held_device import StandInCall, held
 from support.workers.slow_render import wait_until
 
@@ -277,11 +278,7 @@ def test_what_an_urgent_job_has_left_counts_against_its_priority(device: Device)
             device.executor.run(lambda: time.sleep(0.005), call)  # type: ignore[arg-type]
             counts["renders"] += 1
 
-    threads = [threading.Thread(target=target) for target in (train, train, render, render)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_at_once(train, train, render, render)
     assert counts["renders"] > 20 and counts["trains"] > 20, counts
 
 

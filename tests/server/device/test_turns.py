@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from lumigrad.server.core.errors import CancelledError
 from lumigrad.server.core.turns import Turn, Turns
+from support.threads import run_at_once
 
 
 def nothing() -> None:
@@ -116,11 +118,7 @@ def test_one_call_has_the_turn_at_a_time(tenants: str) -> None:
             inside[0] -= 1
             turn.give()
 
-    threads = [threading.Thread(target=work, args=(tenant,)) for tenant in tenants for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_at_once(*(partial(work, tenant) for tenant in tenants for _ in range(3)))
     assert most == [1]
     assert line.turns._owner is None
     assert not line.turns._lines

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from select import PIPE_BUF
@@ -23,6 +22,7 @@ from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.record import CallRecord
 from lumigrad.v1 import worker_pb2
 from support.calls.raw_calls import RawClient
+from support.threads import run_at_once
 from support.workers.worker import worker
 
 METHOD = "Test.Call"
@@ -132,11 +132,7 @@ def test_records_of_many_threads_are_all_written_once(written: Writes) -> None:
         for number in range(300):
             notes.add(ended(number, code="OK" if number % 3 else "CANCELLED"))
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[add] * 4)
     notes.close()
     assert (calls(metrics), calls(metrics, "CANCELLED")) == (800, 400)
     assert len("".join(written.texts).splitlines()) == 1200

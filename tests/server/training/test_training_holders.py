@@ -14,6 +14,7 @@ from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import Arrays, RawClient, detail, failure, violation
 from support.calls.raw_training import RawTraining, put_target_image, start_of, taken_up
 from support.fault_proxy import FaultProxy
+from support.threads import run_at_once
 from support.workers.worker import WorkerProcess, worker
 
 
@@ -146,11 +147,7 @@ def test_one_of_several_wins(own: RawClient) -> None:
         training = RawTraining(own, taken_up(started))
         results.append((training, failure_or_none(training)))
 
-    threads = [threading.Thread(target=take_up) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_at_once(*[take_up] * 6)
     assert len(results) == 6 and not has_step(first, 1)
     winners = [training for training, error in results if error is None and has_step(training, 1)]
     assert len(winners) == 1

@@ -28,6 +28,13 @@ client = client_fixture("worker_process")
 
 
 @pytest.fixture
+def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The worker, which is also the default one."""
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    return worker_process.target
+
+
+@pytest.fixture
 def payload_lengths(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that `client` sends with each exchange from now on."""
     lengths: list[int] = []

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.workers.worker import WorkerProcess
-
 
 @pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The shared worker, at the default address."""
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    return worker_process.target
+def by_default(target: str) -> None:
+    """Has each test use the default worker."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,16 +12,12 @@ from lumigrad.client import Cuboid
 from lumigrad.client.compat import diff_gaussian_rasterization, gsplat, pulsar
 from lumigrad.client.compat.gsplat import utils
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_gaussians_2d, render_spheres
-from support.workers.worker import WorkerProcess
 
 COUNT, SIZE = 12, {"width": 16, "height": 12}
 CAMERA = torch.tensor([0.1, -0.2, -4.0, 0.3, -0.2, 0.1, 1.0, 0.8])
 
 
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
+pytestmark = pytest.mark.usefixtures("target")
 
 
 def scene() -> dict[str, torch.Tensor]:

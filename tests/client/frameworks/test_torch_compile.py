@@ -26,8 +26,7 @@ SIZE = {"width": 16, "height": 12}
 
 
 @pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+def compiled_anew(target: str) -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

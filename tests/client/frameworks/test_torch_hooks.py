@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,13 +10,8 @@ import torch
 from lumigrad.client.compat import gsplat
 from lumigrad.client.torch import render_gaussians
 from support.torch_scene import SIZE, scene
-from support.workers.worker import WorkerProcess
 
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
+pytestmark = pytest.mark.usefixtures("target")
 
 
 @pytest.mark.parametrize("packed", [None, False, True])

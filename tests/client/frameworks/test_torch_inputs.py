@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,8 @@ from lumigrad.client import Client, Cuboid, InvalidArgument
 from lumigrad.client.compat import gsplat
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_gaussians_2d, render_spheres
 from support.torch_scene import COUNT, SIZE, scene
-from support.workers.worker import WorkerProcess
 
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
+pytestmark = pytest.mark.usefixtures("target")
 
 
 def gaussians(**changes: Any) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from lumigrad.client import Client, Cuboid, InvalidArgument
 from lumigrad.client.compat.gsplat import rasterization, rasterization_2dgs
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_gaussians_2d, render_spheres
 from support.torch_scene import COUNT, SIZE, scene
-from support.workers.worker import WorkerProcess
 
 
 def spheres() -> dict[str, torch.Tensor]:
@@ -40,10 +39,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], dict[str, torch.Tensor]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
+pytestmark = pytest.mark.usefixtures("target")
 
 
 def dual(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Any]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from lumigrad.protos.errors import shortened
+from lumigrad.protos.errors import ProtocolError
 
 
-class InvalidArgumentError(ValueError):
+class InvalidArgumentError(ProtocolError):
     """A field of the request is invalid."""
-
-    def __init__(self, field: str, limit: str, value: object) -> None:
-        self.field = field
-        self.limit = limit
-        self.value = shortened(value)
-        super().__init__(f"{field}: expected {limit}, got {self.value}")
 
 
 class UnknownNameError(InvalidArgumentError):

@@ -69,7 +69,7 @@ def unavailable_if_busy(answer: Answer) -> Answer:
 
 
 def _violated(code: StatusCode, reason: str) -> Callable[[Any], Answer]:
-    def answer(error: errors.InvalidArgumentError | ProtocolError) -> Answer:
+    def answer(error: ProtocolError) -> Answer:
         violation = details.bad_request(error.field, error.limit, error.value)
         return Answer(code, str(error), reason, (violation,))
 
@@ -139,12 +139,11 @@ _TOO_NEAR = (
     "the call was not begun: it takes {needed_seconds:.3g} s at the least, and its deadline is in {left_seconds:.3g} s"
 )
 _TABLE: Mapping[type, Callable[[Any], Answer]] = {
-    errors.InvalidArgumentError: _invalid,
+    ProtocolError: _invalid,
     errors.UnknownNameError: _violated(StatusCode.NOT_FOUND, "unknown_name"),
     errors.OutOfRangeError: _violated(StatusCode.OUT_OF_RANGE, "out_of_range"),
     errors.ForbiddenError: _formatted(StatusCode.PERMISSION_DENIED, "forbidden", "{why}"),
     errors.SceneFilesError: _formatted(_PRECONDITION, "scene_files", "{why}"),
-    ProtocolError: _invalid,
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,
     errors.DeviceMemoryError: _device_memory,

@@ -198,7 +198,7 @@ def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, al
     for _ in range(_MOST_ATTEMPTS):
         try:
             return _stored(runtime, spool, found, allocate)
-        except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
+        except (ArgumentError, ProtocolError, SceneNotFoundError) as error:
             if isinstance(error, SceneNotFoundError) and spool.touch(error.scene_id):
                 # Another read has evicted a mesh of the world meanwhile.
                 continue

@@ -127,7 +127,11 @@ class Slot:
                 device=device,
             )
         else:
-            self._retry()
+            delay = self._crashes.add()
+            if delay is None:
+                self.give_up("the worker")
+            else:
+                self.start_at = time.monotonic() + delay
 
     def give_up(self, what: str) -> None:
         """Do not restart the worker, after too many crashes of `what`."""
@@ -138,10 +142,3 @@ class Slot:
             logging.ERROR,
             device=self._config.device,
         )
-
-    def _retry(self) -> None:
-        delay = self._crashes.add()
-        if delay is not None:
-            self.start_at = time.monotonic() + delay
-            return
-        self.give_up("the worker")

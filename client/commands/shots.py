@@ -62,7 +62,7 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     levels = offsets - heights[:, None] * up
     height, reach = float(np.median(heights)), float(np.median(np.linalg.norm(levels, axis=1)))
     start = reach * unit("camera", levels[0])
-    fov = arguments.fov or _vertical_fov(capture)
+    fov = arguments.fov or math.degrees(2 * math.atan(template.height / 2 / template.paraxial_focal_lengths[1]))
     return _numbered(
         [
             Camera.look_at(
@@ -76,12 +76,6 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
             for angle in _angles(arguments.orbit)
         ]
     )
-
-
-def _vertical_fov(capture: Capture) -> float:
-    """Returns the first camera's vertical field of view, degrees."""
-    camera = capture.views[0].camera
-    return math.degrees(2 * math.atan(camera.height / 2 / camera.paraxial_focal_lengths[1]))
 
 
 def _angles(count: int) -> list[float]:

@@ -112,8 +112,10 @@ def prepared(
     else:
         inputs["covariances"] = six_numbers(_shaped("covariances", covariances, (*batch, count, 3, 3)))
     if scene is None or colors is not None:
-        name = "colors" if sh_degree is None else "sh"
-        inputs[name] = _color_inputs(colors, tuple(batch), count, cameras, sh_degree)
+        if sh_degree is None:
+            inputs["colors"] = _colors(colors, tuple(batch), count, cameras)
+        else:
+            inputs["sh"] = _harmonics(colors, tuple(batch), count, sh_degree)
     if background is not None:
         shared = on_host("background", background)
         shown = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
@@ -161,12 +163,6 @@ def six_numbers(matrices: torch.Tensor) -> torch.Tensor:
     """Returns the six numbers [.., 6] of symmetric matrices; averages both triangles for symmetric gradients."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
     return symmetric[..., ROWS, COLUMNS]
-
-
-def _color_inputs(colors: Any, batch: tuple[int, ...], count: int, cameras: int, sh_degree: int | None) -> torch.Tensor:
-    if sh_degree is None:
-        return _colors(colors, batch, count, cameras)
-    return _harmonics(colors, batch, count, sh_degree)
 
 
 def _colors(colors: Any, batch: tuple[int, ...], count: int, cameras: int) -> torch.Tensor:

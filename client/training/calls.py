@@ -288,7 +288,8 @@ class TrainingCalls(Cancellable):
             radius = extent_of(views.cameras) if extent is None else number("extent", extent)
             if not 0 < radius < math.inf:
                 raise InvalidArgument.of("extent", f"expected a radius above 0, scene units, got {radius:g}")
-            tensors = _tensors_of(handle)
+            copy = handle.scene
+            tensors = tuple(copy.tensors) if isinstance(copy, Spheres | Gaussians) else _GUESSED_TENSORS
             chosen = dict(default_rates(handle.kind, tensors, radius, steps) if rates is None else rates)
             chosen |= refined
             optimizer = training_pb2.Optimizer(
@@ -471,13 +472,6 @@ def _set_rendering(
     if chosen.transforms:
         raise InvalidArgument.of("transforms", "expected none in a training, whose Gaussians move by themselves")
     spec.gaussians.CopyFrom(gaussian_settings_message(chosen))
-
-
-def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
-    """Returns the tensor names of the scene, or those that it may have if the client has no copy of it."""
-    if isinstance(handle.scene, Spheres | Gaussians):
-        return tuple(handle.scene.tensors)
-    return _GUESSED_TENSORS
 
 
 def _lacks(error: InvalidArgument, names: Iterable[str]) -> bool:

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from lumigrad.client import Camera, Client, Mesh, Obstacle, SceneHandle, Spheres, World
 from support.deploy.certificates import Authority
 from support.deploy.envoy import Envoy, envoy
-from support.workers.client_load import CAMERA, client_fixture
+from support.workers.client_load import CAMERA, client_fixture, cloud
 from support.workers.load import Load
 from support.workers.worker import WorkerProcess, worker
 
@@ -25,12 +25,6 @@ SCENES = 12
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=1920, height=1080)
 TRIANGLE = Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 1, 2]])
 POINT = [[0.2, 0.2, 0.5, 0.1]]
-
-
-def spheres(seed: int, count: int = 200) -> Spheres:
-    random = np.random.default_rng(seed)
-    positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
-    return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.1, "f4"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +46,7 @@ def test_results_are_those_of_a_worker(client: Client, workers: list[WorkerProce
     with Client(workers[0].target, lane="stream") as direct:
         results = []
         for each in (client, direct):
-            frame = each.render(each.put(spheres(1)), CAMERA, retain=True)
+            frame = each.render(each.put(cloud(seed=1)), CAMERA, retain=True)
             gradients = frame.backward(color=np.ones_like(frame.color), wanted=("positions", "radii"))
             results.append((frame.color, gradients.positions, gradients.radii))
     for through, straight in zip(*results, strict=True):
@@ -61,9 +55,9 @@ def test_results_are_those_of_a_worker(client: Client, workers: list[WorkerProce
 
 def test_large_payloads_pass_both_ways_and_lanes_give_way_to_the_stream(client: Client) -> None:
     # 25 MB down, 25 MB up, and a scene of 17 MB up.
-    scene = client.put(spheres(2, count=600_000))
+    scene = client.put(cloud(seed=2, count=600_000))
     assert scene.nbytes > 16 << 20
-    small = client.put(spheres(2))
+    small = client.put(cloud(seed=2))
     frame = client.render(small, LARGE, retain=True)
     gradients = frame.backward(color=np.ones_like(frame.color))
     assert frame.color.nbytes == 1920 * 1080 * 12 and np.abs(gradients.positions).sum() > 0
@@ -71,7 +65,7 @@ def test_large_payloads_pass_both_ways_and_lanes_give_way_to_the_stream(client: 
 
 
 def test_each_scene_stays_with_one_worker_and_all_workers_have_some(client: Client, front: Envoy) -> None:
-    handles = [client.put(spheres(seed)) for seed in range(SCENES)]
+    handles = [client.put(cloud(seed=seed)) for seed in range(SCENES)]
     for _ in range(3):
         for handle in handles:
             client.render(handle, CAMERA)
@@ -85,7 +79,7 @@ def test_each_scene_stays_with_one_worker_and_all_workers_have_some(client: Clie
 
 
 def test_a_scene_stays_where_it_is_when_it_is_updated_and_deleted(client: Client, front: Envoy) -> None:
-    handle = client.put(spheres(100))
+    handle = client.put(cloud(seed=100))
     for step in range(4):
         handle = client.update(handle, radii=np.full(200, 0.1 + step / 100, "f4"))
         client.render(handle, CAMERA)
@@ -97,8 +91,8 @@ def test_a_scene_stays_where_it_is_when_it_is_updated_and_deleted(client: Client
 
 
 def test_forward_states_are_found_again(client: Client, front: Envoy) -> None:
-    stored = [client.put(spheres(seed)) for seed in range(4)]
-    for scene in (*stored, *(spheres(seed) for seed in range(4, 12))):
+    stored = [client.put(cloud(seed=seed)) for seed in range(4)]
+    for scene in (*stored, *(cloud(seed=seed) for seed in range(4, 12))):
         frame = client.render(scene, CAMERA, retain=True)
         frame.backward(color=np.ones_like(frame.color), release=False)
         frame.release()
@@ -122,7 +116,7 @@ def test_worlds_find_their_meshes(client: Client, front: Envoy) -> None:
 def test_a_training_runs_through_it(client: Client) -> None:
     views = [Camera.orbit((0, 0, 0), 6.0, azimuth, 10.0, width=32, height=24) for azimuth in (0, 120, 240)]
     photographs = [np.full((24, 32, 3), 128, np.uint8) for _ in views]
-    with client.trainer(spheres(3), views, photographs) as trainer:
+    with client.trainer(cloud(seed=3), views, photographs) as trainer:
         losses = [step.loss for step in trainer.steps(20)]
         assert losses[-1] < losses[0]
         assert isinstance(trainer.scene(), Spheres)
@@ -147,7 +141,7 @@ def test_tls_ends_at_it(workers: list[WorkerProcess], tmp_path: Path) -> None:
     identity = authority.sign("envoy")
     with envoy([process.target for process in workers], tmp_path, identity) as front:
         with Client(front.target, tls=authority.certificate, timeout_s=120, retry_s=60) as client:
-            assert client.render(client.put(spheres(4)), CAMERA).color.shape == (48, 64, 3)
+            assert client.render(client.put(cloud(seed=4)), CAMERA).color.shape == (48, 64, 3)
         with pytest.raises(ConnectionError), Client(front.target, retry_s=0) as client:
             client.info()
 
@@ -161,7 +155,7 @@ def uploads_meet_a_dead_worker(folder: Path) -> bool:
         envoy([victim.target, other.target], folder, calls_meet_dead_workers=True) as front,
         Client(front.target, timeout_s=120, retry_s=60) as client,
     ):
-        scenes = [spheres(seed, count=50_000) for seed in range(16)]
+        scenes = [cloud(seed=seed, count=50_000) for seed in range(16)]
         victim.process.kill()
         victim.process.wait(30)
         handles = [client.put(scene) for scene in scenes]
@@ -188,7 +182,7 @@ def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: P
             Client(front.target, timeout_s=240, retry_s=120) as client,
             Load([renders(client, seed) for seed in range(SCENES)], rate=10) as load,
         ):
-            scene = client.put(spheres(5, count=100_000))
+            scene = client.put(cloud(seed=5, count=100_000))
             orbit = [Camera.orbit((0, 0, 0), 5.0, azimuth, 10.0, width=640, height=480) for azimuth in range(24)]
             expected = client.render(scene, orbit).color
             victim = next(process for process in processes if process.target == worker_of(front, scene))
@@ -229,7 +223,7 @@ def kill_at_work(front: Envoy, victim: WorkerProcess) -> None:
 
 def renders(client: Client, seed: int) -> Callable[[], None]:
     """A call that renders a scene and its gradients, and checks the picture."""
-    scene = client.put(spheres(seed))
+    scene = client.put(cloud(seed=seed))
     expected = client.render(scene, CAMERA).color
 
     def call() -> None:

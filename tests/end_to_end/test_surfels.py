@@ -16,6 +16,7 @@ from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization_2dg
 from lumigrad.client.torch import render_gaussians_2d
 from support.closeness import assert_image, assert_relative
 from support.files.documents import ROOT, run_code_of
+from support.gaussians.sensor_arguments import pose6
 from support.spheres import oracle
 
 DATA = os.environ.get(oracle.VARIABLE)
@@ -80,13 +81,6 @@ class Case:
 def with_name(given: dict[str, Any], name: str) -> dict[str, Any]:
     """The arguments with the background by another name: the operator's, or gsplat's."""
     return {name if key in ("background", "backgrounds") else key: value for key, value in given.items()}
-
-
-def pose6(views: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Gradients of xi, which moves views to exp(xi) V, from those of the matrices."""
-    rotation, translation = gradients[:, :3, :3], gradients[:, :3, 3]
-    turning = np.cross(views[:, :3, :3], rotation, axis=1).sum(-1) + np.cross(views[:, :3, 3], translation)
-    return np.concatenate([translation, turning], -1)
 
 
 def cameras_of(views: Any, matrices: Any, width: int, height: int) -> list[Camera]:

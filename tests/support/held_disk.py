@@ -1,12 +1,24 @@
-"""A process whose disk a test can hold, so that writes never become durable."""
+"""Disks that a test holds, so that writes of a process never become durable, or that are full."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.preloading import environment_with
+
+
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """Files of this process may not grow beyond `limit` bytes for the length of a `with` block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class HeldDisk:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from lumigrad.client.formats.usd import write as usd_files
 from lumigrad.client.pictures import write_depth, write_image
 from lumigrad.client.shell import exits
 from lumigrad.client.video import VideoWriter
+from support.held_disk import full_disk
 from support.workers.slow_render import wait_until
 from support.workers.worker import LUMIGRAD
 
@@ -79,17 +79,6 @@ WRITERS: dict[str, Callable[[Path, int], Any]] = {
 }
 
 
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Files of this process may not grow beyond a few thousand bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -103,7 +92,7 @@ def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path: P
     path.chmod(0o640)
     before = contents(tmp_path)
     assert len(before[name]) > LIMIT
-    with full_disk(), pytest.raises(Exception) as raised:
+    with full_disk(LIMIT), pytest.raises(Exception) as raised:
         write(path, 2)
     assert not isinstance(raised.value, AssertionError)
     assert isinstance(raised.value, LumigradError) or raised.value.filename
@@ -119,7 +108,7 @@ def test_a_package_that_openusd_has_not_written_whole_is_none(tmp_path: Path, mo
 
     def then_full(layer: Any, path: Path) -> None:
         exported(layer, path)
-        room.enter_context(full_disk())
+        room.enter_context(full_disk(LIMIT))
 
     monkeypatch.setattr(usd_files, "_exported", then_full)
     with room, pytest.raises(OSError, match="is the disk full") as raised:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import math
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from lumigrad.client.formats.levels import GaussianLevels, building, chunks, scr
 from lumigrad.client.formats.levels.building import write_levels
 from support.gaussians.clouds import cloud, gaussians_of
 from support.gaussians.files import sog_files
+from support.held_disk import full_disk
 from support.workers.forks import lumigrad
 
 ROWS = 512
@@ -203,16 +202,6 @@ def test_what_has_no_levels_is_refused_or_missing(tmp_path: Path) -> None:
     for absent in ("absent", "absent/lod-meta.json"):
         with pytest.raises(FileNotFoundError, match=absent):
             GaussianLevels.open(tmp_path / absent)
-
-
-@contextmanager
-def full_disk(limit: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_the_old_folder_whole_and_nothing_beside_it(

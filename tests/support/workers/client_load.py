@@ -26,8 +26,8 @@ def client_fixture(worker: str, scope: Any = "function", **options: Any) -> Any:
     return connected
 
 
-def cloud(count: int = 200) -> Spheres:
-    random = np.random.default_rng(7)
+def cloud(count: int = 200, seed: int = 7) -> Spheres:
+    random = np.random.default_rng(seed)
     positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
     return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.1, "f4"))
 

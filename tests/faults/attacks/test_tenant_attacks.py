@@ -20,7 +20,7 @@ from lumigrad.v1 import render_pb2, scene_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient, detail, failure, opencv_camera, scene_of, spec_of, sphere_cloud
 from support.calls.raw_training import RawTraining, start_of
-from support.workers.slow_render import wait_for
+from support.workers.slow_render import wait_for, wait_until
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker, worker_fixture
 
@@ -266,7 +266,8 @@ def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespa
         for request, stub in ((put, small.a.scene_stub.Put.future), (render, small.a.render_stub.Render)):
             calls += [announced(request, stub, 50) for _ in range(3)]
         wait_for(process, "lumigrad_calls_in_progress", 6)
-        assert process.metric("lumigrad_transit_bytes") > 96 * MIB
+        # A call is in progress before its bytes are announced.
+        wait_until(lambda: process.metric("lumigrad_transit_bytes") > 96 * MIB, "announced bytes")
         shown = small.b.render(spec_of(opencv_camera(512, 512)), cloud=sphere_cloud(50))
         assert shown.arrays["color"].shape == (1, 512, 512, 3)
         assert process.health() == 1

@@ -15,7 +15,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, scene_of, sphere_cloud
-from support.workers.slow_render import wait_for
+from support.workers.slow_render import wait_for, wait_until
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -79,6 +79,7 @@ def test_a_tenant_whose_uploads_stand_still_leaves_half_of_the_places(process: W
     with people(process) as clients:
         held = Idle(clients["greedy"], PLACES)
         wait_for(process, "lumigrad_calls_in_progress", PLACES // 2)
+        wait_until(lambda: held.held <= PLACES // 2, "refused uploads")
         refused = next(call for call in held.calls if call.done())
         assert refused.code() == Code.RESOURCE_EXHAUSTED
         assert f"of {PLACES // 2} places for calls in progress (--queue-size)" in refused.details()

@@ -191,7 +191,7 @@ def test_one_that_waits_for_the_device_is_cancelled(process: WorkerProcess, repe
     before = calls(process, "CANCELLED")
     call = begin_to_wait(process, lambda seconds: repeated.start(timeout=seconds, x_request_id="gone"))
     wait_for(process, "lumigrad_calls_in_progress", 2)
-    assert process.metric("lumigrad_calls_in_stage", stage="queue") == 1
+    wait_for(process, "lumigrad_calls_in_stage", 1, stage="queue")
     call.cancel()
     wait_for(process, "lumigrad_queue_depth", 0)
     wait_until(lambda: calls(process, "CANCELLED") == before + 1, "its record")
@@ -380,13 +380,14 @@ def test_calls_that_send_nothing_leave_a_second_tenant_its_share(
     end = threading.Event()
     held = by_name["greedy"].silent(end, PLACES)
     wait_for(process, "lumigrad_calls_in_progress", PLACES // 2)
+    wait_until(lambda: sum(call.done() for call in held) >= PLACES - PLACES // 2, "refused calls")
     refused = next(call for call in held if call.done())
     assert refused.code() == Code.RESOURCE_EXHAUSTED
     assert f"of {PLACES // 2} places for calls in progress (--queue-size)" in refused.details()
     held += by_name["partner"].silent(end, PLACES)
     # An eighth of the places is kept for tenants without any.
     wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8)
-    assert process.metric("lumigrad_calls_in_stage", stage="receive") == PLACES - PLACES // 8
+    wait_for(process, "lumigrad_calls_in_stage", PLACES - PLACES // 8, stage="receive")
     own = by_name["other"].silent(end, 1)
     wait_for(process, "lumigrad_calls_in_progress", PLACES - PLACES // 8 + 1)
     # Stalled calls give way after more than a second.

@@ -16,7 +16,7 @@ from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
 from support.driving.scenes import frame, street
 from support.driving.stubs import DrivingClient
-from support.workers.slow_render import wait_for, wait_for_work
+from support.workers.slow_render import wait_for, wait_for_work, wait_until
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker, worker_fixture
 
@@ -62,9 +62,7 @@ def test_a_batch_that_is_cancelled_stops_between_its_items(process: WorkerProces
     request = iter([Frame(render_pb2.RenderBatchRequest(items=items))])
     call = alice.render_stub.RenderBatch(request, timeout=60)
     wait_for_work(process)
-    until = time.monotonic() + 30
-    while process.metric("lumigrad_batch_views_count") < before + 2:
-        assert time.monotonic() < until
+    wait_until(lambda: process.metric("lumigrad_batch_views_count") >= before + 2, "two items")
     call.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
     assert process.metric("lumigrad_batch_views_count") < before + ITEMS
@@ -107,7 +105,7 @@ def full_queue(process: WorkerProcess, channel: grpc.Channel) -> Iterator[thread
     item, begins, has_ended, refused = slow_items(client, 1)[0], threading.Event(), threading.Event(), []
 
     def fill() -> None:
-        begins.wait(60)
+        begins.wait(300)
         while not has_ended.is_set():
             try:
                 client.render(item.spec, timeout=60)
@@ -137,7 +135,7 @@ def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
         client = RawClient("", channel=channel)
         items = slow_items(client, 24)
         with full_queue(process, channel) as begins:
-            batch = begun_batch(lambda: client.render_batch(*items, timeout=120), begins)
+            batch = begun_batch(process, lambda: client.render_batch(*items, timeout=600), begins)
         assert [item.status.code for item in batch.items] == [0] * len(items)
 
 
@@ -153,19 +151,21 @@ def test_a_batch_of_a_driving_simulator_waits_for_places_too(tmp_path: Path) -> 
         frames = [frame(frame_start_us=time, frame_end_us=time, resolution_w=640, resolution_h=480) for time in times]
         items = [{"camera_name": str(number), "request": request} for number, request in enumerate(frames)]
         with full_queue(process, channel) as begins:
-            batch = begun_batch(lambda: simulator.call("batch_render_rgb", items=items, timeout=120), begins)
+            batch = begun_batch(process, lambda: simulator.call("batch_render_rgb", items=items, timeout=600), begins)
         assert [item.success for item in batch.items] == [True] * len(items)
 
 
-def begun_batch(ask: Callable[[], Any], begins: threading.Event) -> Any:
-    """The reply to a batch while others, once it has begun, make calls."""
+def begun_batch(process: WorkerProcess, ask: Callable[[], Any], begins: threading.Event) -> Any:
+    """The reply to a batch while others, once its first item was drawn, make calls."""
     replies: list[Any] = []
     asking = threading.Thread(target=lambda: replies.append(ask()))
+    before = process.metric("lumigrad_batch_views_count")
     asking.start()
     # The first item gets a place, since the queue is empty.
-    time.sleep(0.05)
+    drawn = lambda: process.metric("lumigrad_batch_views_count") > before or not asking.is_alive()  # noqa: E731
+    wait_until(drawn, "the first item of the batch")
     begins.set()
-    asking.join(120)
+    asking.join(600)
     assert replies, "the batch failed"
     return replies[0]
 

@@ -161,6 +161,7 @@ def test_a_spool_that_can_be_used_no_more_does_not_keep_a_worker_from_serving(tm
     with spooling(tmp_path / "spool") as process, Client(process.target, retry_s=30) as client:
         scene = client.put(cloud())
         expected = shown(client, scene)
+        wait_until_written(process)
         shutil.rmtree(tmp_path / "spool")
         (tmp_path / "spool").touch()
         kill(process)

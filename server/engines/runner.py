@@ -72,14 +72,29 @@ class Task:
         return Cost(kind, self.plan.views, nbytes, payload_bytes, is_repeatable=True)
 
 
-class Source(Protocol):
-    """A scene, stored or in the call."""
+class Source:
+    """A scene as a call draws it: stored, in the call, or the part of a scene with levels that is in view."""
+
+    @property
+    def parts(self) -> Sequence[Sized]:
+        """The memory that a forward state of the scene refers to, besides the engine's own."""
+        return ()
 
     def receive(self, reader: PayloadReader) -> None:
-        """Check its tensors in the payload of the call."""
+        """Check the scene's tensors in the payload of the call, if there are any."""
+
+    def gather(self) -> None:
+        """Wait for what is not in memory, and for room for it, which is held until `drawn`."""
 
     def load(self) -> Content:
-        """Load the content; called on the device's thread."""
+        """Return the content; called on the device's thread."""
+        raise NotImplementedError
+
+    def drawn(self) -> None:
+        """Release the room that `gather` has waited for; does nothing the second time."""
+
+    def note(self, more: Mapping[str, Array]) -> None:
+        """Take the outputs that the worker itself uses."""
 
 
 class ForwardJob:

@@ -115,24 +115,24 @@ class EngineService(ABC):
             formats = getattr(header, "formats", ())
             request = self._request(header.spec, call, "spec", formats, is_differentiated=retain)
             task, plan = request.task, request.task.plan
+            scene = request.scene
+            assert scene is not None
             reserved = request.formats.reply_bytes(plan, limits, task.field)
             memory = plan.forward_bytes(plan.outputs + task.more_outputs, retain=retain, device=runtime.transfer.device)
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
-            if isinstance(request.scene, LevelView):
-                request.scene.gather()
+            scene.gather()
         entry = None if retain else runner.batch_entry(request, call)
         begin = partial(runner.forward, request, call, retain=retain)
         try:
             result = runtime.executor.deliver_steps(begin, call, cost, entry)
         finally:
-            if isinstance(request.scene, LevelView):
-                # Released now rather than once the reply is sent: frames of a stream are sent in order, and an earlier
-                # frame may wait for this room.
-                request.scene.drawn()
-        if isinstance(request.scene, LevelView):
-            request.scene.note(result.more)
+            # Released now rather than once the reply is sent: frames of a stream are sent in order, and an earlier
+            # frame may wait for this room.
+            scene.drawn()
+        if result.more:
+            scene.note(result.more)
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
@@ -144,9 +144,7 @@ class EngineService(ABC):
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
             state = result.state.state
-            parts = list(task.engine.shared(state))
-            if isinstance(request.scene, LevelView):
-                parts += request.scene.parts
+            parts = list(task.engine.shared(state)) + list(scene.parts)
             reply.context_id = runtime.contexts.add(result.state, state.bytes, parts)
         return payload
 
@@ -178,8 +176,8 @@ class EngineService(ABC):
                 wanted, reserve_rows, cost = _admit_backward(receiver, runtime, call, task, operation, forward)
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader, runtime.transfer, call)
-                if isinstance(request.scene, LevelView):
-                    request.scene.gather()
+                assert request.scene is not None
+                request.scene.gather()
                 work = lambda: runner.forward_backward(  # noqa: E731
                     task, request.inputs(), upload(), wanted, reserve_rows, call
                 )
@@ -321,15 +319,14 @@ class RenderService(EngineService):
         """Check a header; `field` is the path of the spec in the request."""
         runtime, settings = self._tenants.of(call), spec.WhichOneof("settings")
         scene: InlineScene | StoredScene | LevelView = find_scene(spec, _KINDS, runtime, call, field, settings)
-        cut = None
-        if scene.kind == LEVELS:
+        kind, cut = scene.kind, None
+        if kind == LEVELS:
             require(isinstance(scene, StoredScene), f"{field}.scene.levels", "none: put levels first", "some")
             assert isinstance(scene, StoredScene)
             is_fit = settings in (GAUSSIANS.name, None)
             require(is_fit, f"{field}.gaussians", "settings of the gaussians", settings)
             scene = LevelView(scene, spec, runtime, call, field, is_differentiated=is_differentiated)
-            spec = plain(spec)
-        kind = scene.kind
+            kind, spec = scene.kind, plain(spec)
         if spec.tensors:
             where = f"{field}.tensors"
             if not isinstance(scene, StoredScene):

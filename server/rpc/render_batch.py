@@ -31,7 +31,6 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import joined_views
 from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.status import answer_to
-from lumigrad.server.scenes.level_view import LevelView
 from lumigrad.server.scenes.lookup import referred_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2, render_pb2
@@ -171,16 +170,16 @@ class _Batch:
 
     def render(self, group: _Group) -> None:
         """Render a group; if it fails, render its items one by one, so that each gets its own error."""
-        view = group.request.scene
+        request = group.request
         # Once other items have been rendered, there may be no room to read scenes or pages into.
-        is_late = bool(self._rendered) or isinstance(view, LevelView)
+        is_late = bool(self._rendered) or group.task.cut is not None
         errors = (*_ERRORS_OF_ITEMS, BusyError) if is_late else _ERRORS_OF_ITEMS
         try:
-            if isinstance(view, LevelView):
-                view.gather()
-            elif group.task.scene is not None and not self._find_again(group):
+            if request.scene is None and not self._find_again(group):
                 self._render_anew(group)
                 return
+            assert request.scene is not None
+            request.scene.gather()
         except errors as error:
             self._fail_or_divide(group, error)
             return
@@ -201,29 +200,29 @@ class _Batch:
             self._divide(group)
             return
         item = group.items[0]
-        self._render_found(_Group([replace(item, request=self._checked(item.index, item.message))]))
+        self.render(_Group([replace(item, request=self._checked(item.index, item.message))]))
 
     def _render_found(self, group: _Group) -> None:
         """Render a group whose scene is in memory."""
         call, runtime = self._call, self._runtime
         call.use_engine(group.task.engine.name)
-        view = group.request.scene
+        request = group.request
+        assert request.scene is not None
         try:
-            runner, entry = runtime.runner, runtime.runner.batch_entry(group.request, call)
-            work = partial(runner.forward, group.request, call, retain=False)
+            runner, entry = runtime.runner, runtime.runner.batch_entry(request, call)
+            work = partial(runner.forward, request, call, retain=False)
             cost = self._cost(group.task, self._payload_bytes)
             # A full queue refuses a batch only at its beginning, when nothing is lost.
             result = runtime.executor.deliver_steps(work, call, cost, entry, waits=bool(self._rendered))
-            if isinstance(view, LevelView):
-                view.note(result.more)
+            if result.more:
+                request.scene.note(result.more)
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
             self._fail_or_divide(group, error)
         finally:
-            if isinstance(view, LevelView):
-                view.release()
-            elif group.task.scene is not None:
-                group.request.scene = None
+            request.scene.drawn()
+            # Other items may need its memory.
+            request.scene = None
 
     def _fail_or_divide(self, group: _Group, error: Exception) -> None:
         """Note the error of a single item, or find that of each item."""

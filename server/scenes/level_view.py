@@ -10,7 +10,6 @@ import numpy as np
 
 from lumigrad.kernels.gaussians import VISITS
 from lumigrad.protos.dtypes import Array
-from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Call, held
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.limits import Limits, require
@@ -20,6 +19,7 @@ from lumigrad.server.engines.content import Outline
 from lumigrad.server.engines.detail import NONE, Cut, Detail, Levels, chosen, fitted, rows_of
 from lumigrad.server.engines.gaussians import KIND, OF_LEVELS, GaussianPlan, GaussianRules
 from lumigrad.server.engines.requests import Plan, check_cameras
+from lumigrad.server.engines.runner import Source
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.level_pages import LevelPages, with_tensors
 from lumigrad.server.scenes.levels import LevelsContent
@@ -36,7 +36,7 @@ _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities"
 _RULES = GaussianRules()
 
 
-class LevelView:
+class LevelView(Source):
     """The part of a scene with levels that a call draws: for the engine, a cloud of Gaussians."""
 
     kind = KIND
@@ -129,17 +129,14 @@ class LevelView:
         self._search = occlusion, hidden
         return replace(cut, more_outputs=VISITS)
 
-    def note(self, outputs: Mapping[str, Array]) -> None:
-        """Take the `more_outputs` of an image of the cut, and keep which pages it does not need."""
+    def note(self, more: Mapping[str, Array]) -> None:
+        """Keep which pages an image of the cut does not need, if `more` tells."""
         if self._search is None:
             return
         occlusion, hidden = self._search
         needed = np.zeros(len(self.cut.levels), bool)
-        needed[self.cut.pages] = visited_pages(outputs["visited"][0], self.cut.counts)
+        needed[self.cut.pages] = visited_pages(more["visited"][0], self.cut.counts)
         occlusion.keep(replace(hidden, by_image=~needed), self._detail.most_rows)
-
-    def receive(self, _: PayloadReader) -> None:
-        """Take nothing from the payload, because rows come from pages."""
 
     def gather(self) -> None:
         """Gather the rows, waiting for room and for reads; raises what `Call.check` raises.
@@ -163,13 +160,8 @@ class LevelView:
 
     @property
     def parts(self) -> Sequence[Sized]:
-        """The rows that a forward state refers to."""
+        """The rows, which a forward state refers to."""
         return () if self._rows is None else (self._rows,)
-
-    def release(self) -> None:
-        """Release the rows, so that other calls may evict them."""
-        self._rows = None
-        self.drawn()
 
     def drawn(self) -> None:
         """Release the room that `gather` has waited for; does nothing the second time."""

@@ -28,6 +28,7 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Content
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
+from lumigrad.server.engines.runner import Source
 from lumigrad.server.engines.spheres import SPHERES, SphereRules
 from lumigrad.server.scenes.building import Reading
 from lumigrad.server.scenes.clouds import Arrival, Cloud, SceneKind
@@ -252,11 +253,8 @@ class AcceptedKinds:
     text: str
 
 
-class InlineScene:
-    """A scene inside a call, whose header was checked and whose tensors follow in the payload.
-
-    It has the attributes and methods of a `StoredScene` that calls use.
-    """
+class InlineScene(Source):
+    """A scene inside a call, whose header was checked and whose tensors follow in the payload."""
 
     reference = None
 
@@ -287,7 +285,8 @@ def find_scene(
     require(source is not None, field or "source", "scene_ref or scene", "neither")
     if source == "scene_ref":
         stored = referred_scene(spec.scene_ref, runtime, call, f"{below}scene_ref")
-        require(stored.kind in accepted.kinds, f"{below}scene_ref", accepted.text, stored.kind)
+        given = stored.kind
+        require(given in accepted.kinds, f"{below}scene_ref", accepted.text, given)
         return stored
     kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
     require(kind.name in accepted.kinds, f"{below}scene", accepted.text, kind.name)

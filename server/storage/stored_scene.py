@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.engines.content import Content, Outline
 from lumigrad.server.engines.prepared import PreparedKinds
+from lumigrad.server.engines.runner import Source
 from lumigrad.v1 import scene_pb2
 
 # The number of a scene's updates that are recorded, so that repeated ones are recognised.
@@ -15,7 +15,7 @@ _MAX_UPDATES = 16
 
 
 @dataclass(frozen=True)
-class StoredScene:
+class StoredScene(Source):
     """A version of a scene. Immutable: an update creates the next version."""
 
     scene_id: str
@@ -43,9 +43,6 @@ class StoredScene:
     def reference(self) -> scene_pb2.SceneRef:
         """The name and version as a message for replies."""
         return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
-
-    def receive(self, _: PayloadReader) -> None:
-        """Do nothing: no tensors come with the call."""
 
     def load(self) -> Content:
         """Return the content, which is on the device."""

@@ -11,36 +11,33 @@ from google.rpc import error_details_pb2
 
 from lumigrad.protos import details
 from lumigrad.server.core.errors import BusyError
+from lumigrad.server.engines.runner import Source
 from lumigrad.server.rpc import render_batch
-from lumigrad.server.scenes.level_view import LevelView
 
 
-class Full(LevelView):
-    """A view whose pages find no room."""
-
-    def __init__(self) -> None:
-        """Creates a view that needs nothing."""
+class Full(Source):
+    """A view of a scene with levels whose pages find no room."""
 
     def gather(self) -> None:
         raise BusyError("bytes of payloads are in use (--transit-mib)", 1.5)
 
 
-def group(index: int, view: object) -> Any:
-    task = SimpleNamespace(engine=SimpleNamespace(name="gaussians"), scene=None, cut=None)
+def group(index: int, scene: Source) -> Any:
+    task = SimpleNamespace(engine=SimpleNamespace(name="gaussians"), scene=None, cut=SimpleNamespace())
     return SimpleNamespace(
-        items=[SimpleNamespace(index=index)], request=SimpleNamespace(scene=view), task=task, formats=None
+        items=[SimpleNamespace(index=index)], request=SimpleNamespace(scene=scene), task=task, formats=None
     )
 
 
 def test_no_room_for_pages_is_the_error_of_their_item(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_batch._Batch, "_cost", lambda *_: None)
-    executor = SimpleNamespace(deliver_steps=lambda *_, **__: SimpleNamespace(outputs={}))
+    executor = SimpleNamespace(deliver_steps=lambda *_, **__: SimpleNamespace(outputs={}, more={}))
     runner = SimpleNamespace(batch_entry=lambda *_: None, forward=lambda *_, **__: None)
     runtime: Any = SimpleNamespace(executor=executor, runner=runner)
     call: Any = SimpleNamespace(use_engine=lambda name: None, record=SimpleNamespace(request_id="id"))
     batch = render_batch._Batch(runtime, call, 3)
-    for index, view in enumerate((None, Full(), None)):
-        batch.render(group(index, view))
+    for index, scene in enumerate((Source(), Full(), Source())):
+        batch.render(group(index, scene))
     assert [part.items[0].index for part, _ in batch._rendered] == [0, 2]
     assert [item.HasField("status") for item in batch.reply.items] == [False, True, False]
     status = batch.reply.items[1].status

@@ -35,7 +35,7 @@ def test_no_room_for_pages_is_the_error_of_their_item(monkeypatch: pytest.Monkey
     runner = SimpleNamespace(batch_entry=lambda *_: None, forward=lambda *_, **__: None)
     runtime: Any = SimpleNamespace(executor=executor, runner=runner)
     call: Any = SimpleNamespace(use_engine=lambda name: None, record=SimpleNamespace(request_id="id"))
-    batch = render_batch._Batch(runtime, call, 3)
+    batch = render_batch._Batch(runtime, call, 3, lambda *_: pytest.fail("an item was checked again"))
     for index, scene in enumerate((Source(), Full(), Source())):
         batch.render(group(index, scene))
     assert [part.items[0].index for part, _ in batch._rendered] == [0, 2]

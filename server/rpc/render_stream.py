@@ -169,9 +169,12 @@ class _Stream:
         """Do nothing: the end of one frame does not end the stream."""
 
     def finish(self, error: BaseException | None) -> None:
-        """End the stream after the frames that have begun; the client repeats other frames elsewhere."""
+        """End the stream after the frames that have begun; the client repeats other frames elsewhere.
+
+        Without an error, as at the end of the requests, all frames begin; an error may follow until they have.
+        """
         with self._lock:
-            if not self._is_finishing:
+            if not self._is_finishing or self._error is None:
                 self._is_finishing, self._error = True, error
                 self.line.is_closed = True
                 if error is not None:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,43 @@ def test_a_drain_tells_streams_to_go_elsewhere_and_lets_their_frames_finish() ->
         assert busy.status() == Code.UNAVAILABLE
         assert process.wait() == 0
         assert time.monotonic() - started < 40
+    client.close()
+
+
+def test_a_drain_leaves_no_frame_without_a_reply_in_a_stream_that_ends_well(tmp_path: Path) -> None:
+    """The caller has sent all of its requests, and the last of them has not begun when the worker is told to stop."""
+    ended = tmp_path / "ended"
+    before = f"""
+import pathlib
+from lumigrad.server.rpc.render_stream import _Stream
+
+plain = _Stream.finish
+
+def finish(self, error):
+    plain(self, error)
+    if error is None:
+        pathlib.Path({str(ended)!r}).touch()
+
+_Stream.finish = finish
+"""
+    options = ("--device", "cpu", "--lame-duck-seconds", "0", "--drain-seconds", "60")
+    process = WorkerProcess(*options, before=(before,))
+    client = RawClient(process.target)
+    with RawFrames(client) as frames:
+        frames.send(SlowRender(client, count=1000).request().message.spec)
+        wait_for_device(process)
+        for _ in range(3):
+            frames.send(stored_spec(client), latest_only=True)
+        frames.end()
+        wait_until(ended.exists, "the end of the requests")
+        process.signal()
+        replies = []
+        with suppress(grpc.RpcError):
+            for reply in frames.call:
+                replies.append(reply)
+        assert replies[0].number == 1 and replies[0].reply is not None
+        assert frames.status() == Code.UNAVAILABLE or replies[-1].number == frames.sent
+        assert process.wait() == 0
     client.close()
 
 

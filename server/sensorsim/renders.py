@@ -112,14 +112,14 @@ class FrameRenderer:
     ) -> dict[DriveFrame, Outcome]:
         runner = runtime.runner
         with call.times.stage("decode"):
+            formats = ImageFormats({}) if launch.frames[0].is_scan else _LEVELS
             try:
                 plan = gaussian_plan(launch.spec, stored.outline.shapes, runtime.limits, "spec")
+                reserved = formats.reply_bytes(plan, runtime.limits, "spec")
             except InvalidArgumentError as error:
                 raise error_about(launch.frames[0], error) from None
             task = Task(GAUSSIANS, plan, "spec", stored.reference)
-            formats = ImageFormats({}) if launch.frames[0].is_scan else _LEVELS
             request = ForwardJob(task, stored, formats)
-            reserved = formats.reply_bytes(plan, runtime.limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
             cost = task.cost("forward", memory, reserved, runtime.transfer.device)
             runtime.memory.check(cost)

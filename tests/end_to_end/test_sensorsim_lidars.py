@@ -76,6 +76,15 @@ def test_points_lie_where_a_lidar_of_that_table_sees_the_scene(
     assert np.quantile(away, 0.999) < 1e-3
 
 
+def test_a_scan_that_no_reply_may_have_names_the_lidar(place: Street) -> None:
+    options = ("--max-payload-mib", "1", "--sensorsim", str(place.folder))
+    with worker("--device", "cpu", *options) as small, DrivingClient(small.target) as simulator:
+        with pytest.raises(grpc.RpcError) as refused:
+            simulator.call("render_lidar", request_of("PANDAR128"))
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.details().startswith("lidar_config: expected at most 1048576 bytes of reply")
+
+
 def test_scans_of_a_car_that_a_request_moves_follow_it(simulator: DrivingClient) -> None:
     def near(where: float) -> int:
         objects = [moved("car", pose((0, where, 1.6)))]

@@ -26,6 +26,7 @@ from lumigrad.client.values.world import World
 from lumigrad.client.wire.scenes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.health import Standing
+from lumigrad.client.workers.mesh_updates import MeshUpdates
 from lumigrad.client.workers.routing import Keys, Route, Subject, in_order, route_of
 from lumigrad.client.workers.worker import Worker
 
@@ -52,6 +53,7 @@ class Pool(Staying):
         # Dead connections are detected sooner if there are several workers, because another one can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
+        self._updates = MeshUpdates()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
         # Removed workers, which may still have forward states or trainings of this client.
@@ -135,7 +137,8 @@ class Pool(Staying):
         return [route._replace(address=worker.target) for worker in ready[:most]] or (route,)
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Updates the copies of a scene on other workers; unavailable workers are updated by their next call."""
+        """Updates the copies of a mesh on other workers; unavailable workers are updated by their next call."""
+        self._updates.note(before, after)
         for worker in self.members():
             if worker is not leader:
                 worker.store.note_change(before, after, changes)
@@ -208,7 +211,7 @@ class Pool(Staying):
                 self._retired.add(worker)
             for target, address in found.items():
                 if target not in self._workers:
-                    worker = self._workers[target] = Worker(address, self._access)
+                    worker = self._workers[target] = Worker(address, self._access, self._updates)
                     if not self._targets.is_lone:
                         worker.health.start()
 

@@ -27,6 +27,7 @@ from lumigrad.client.wire.scenes import (
     scene_of,
     updated_fingerprints,
 )
+from lumigrad.client.workers.mesh_updates import MeshUpdates
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 
@@ -44,9 +45,9 @@ _LISTED = 4096
 class SceneStore:
     """Stores, changes and finds scenes through one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, updates: MeshUpdates) -> None:
         self._connection = connection
-        self.meshes = WorldMeshes(self)
+        self.meshes = WorldMeshes(self, updates)
         # Maps lost scenes to the scenes stored in their place. Those may be lost in turn, so entries form rename
         # chains. The least recently used come first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
@@ -108,14 +109,18 @@ class SceneStore:
         if scene is not None and handle.content is not None:
             content = updated_fingerprints(handle.content, scene, changes.tensors)
             updated = replace(updated, scene=scene, content=content)
-        if updated.kind == "mesh":
-            self.meshes.note_update(updated)
         return updated
 
     def note_change(self, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Notes a change of a scene on another worker, if this worker has a copy of the scene."""
-        if self._key_now(before) != (before.scene_id, before.version):
-            with self._lock:
+        """Notes a change of a scene on another worker, if this worker may have the scene or a copy of it."""
+        key = before.scene_id, before.version
+        resident = self.meshes.find(before.scene)
+        if resident is not None:
+            self.note_copy(before, resident)
+        has_copy = self._key_now(before) != key or before.address == self._connection.target
+        with self._lock:
+            # The change before this one may still be pending here.
+            if has_copy or any((last.scene_id, last.version) == key for _, last, _, _ in self.changes):
                 self.changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
 
     def catch_up(self, call: Call) -> None:
@@ -232,6 +237,11 @@ class SceneStore:
         finally:
             lock.release()
 
+    def note_copy(self, handle: SceneHandle, copy: SceneHandle) -> None:
+        """Notes that this worker has a copy of another worker's scene."""
+        if handle.address != copy.address:
+            self._note_restored(handle, copy)
+
     def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
         before, now = (lost.scene_id, lost.version), (restored.scene_id, restored.version)
         with self._lock:
@@ -253,12 +263,16 @@ def is_repairable(handle: SceneHandle, error: Exception | None, any_version: boo
 class WorldMeshes:
     """Maps the meshes of worlds to their ids on one worker."""
 
-    def __init__(self, store: SceneStore) -> None:
+    def __init__(self, store: SceneStore, updates: MeshUpdates) -> None:
         self._store = store
+        self._updates = updates
         self._residents: WeakKeyDictionary[Mesh, SceneHandle] = WeakKeyDictionary()
-        # The latest handles of meshes that this client has updated, by scene_id.
-        self._updated: dict[str, SceneHandle] = {}
         self._lock = threading.Lock()
+
+    def find(self, scene: Scene | None) -> SceneHandle | None:
+        """Returns the handle of a mesh if this worker has it for a world."""
+        with self._lock:
+            return self._residents.get(scene) if isinstance(scene, Mesh) else None
 
     def resident(self, mesh: Mesh, call: Call, *, anew: bool = False) -> SceneHandle:
         """Returns the handle of a mesh, and stores the mesh on first use, or with `anew` if it is missing."""
@@ -268,12 +282,8 @@ class WorldMeshes:
             handle = self._store.put(mesh, call)
             with self._lock:
                 self._residents[mesh] = handle
+            self._store.note_copy(self._updates.note_stored(mesh, handle), handle)
         return handle
-
-    def note_update(self, handle: SceneHandle) -> None:
-        """Notes the new version of a mesh, which stored worlds use from then on."""
-        with self._lock:
-            self._updated[handle.scene_id] = handle
 
     def references(
         self, world: World, call: Call, *, anew: bool, newest: bool = False, any_version: bool = False
@@ -326,16 +336,14 @@ class WorldMeshes:
 
     def _updated_handle(self, mesh: Mesh) -> SceneHandle | None:
         """Returns the handle of this client's last update of a mesh in a world, or None if there was none."""
-        with self._lock:
-            stored = self._residents.get(mesh)
+        stored = self._updates.stored(mesh)
         newest = None if stored is None else self._newest(stored)
         return None if newest is None or newest.scene is mesh else newest
 
     def _newest(self, handle: SceneHandle) -> SceneHandle:
         while True:
-            handle = self._store.current(handle)
-            with self._lock:
-                updated = self._updated.get(handle.scene_id)
-            if updated is None or updated.version <= handle.version:
-                return handle
-            handle = updated
+            # An update may have been made of the mesh, or of the scene that replaced it here.
+            newest = self._updates.newest(self._store.current(self._updates.newest(handle)))
+            if (newest.scene_id, newest.version) == (handle.scene_id, handle.version):
+                return newest
+            handle = newest

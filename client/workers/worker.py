@@ -12,6 +12,7 @@ from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.channel import Access
 from lumigrad.client.transport.connection import Connection
 from lumigrad.client.workers.health import Health
+from lumigrad.client.workers.mesh_updates import MeshUpdates
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import render_pb2
 
@@ -26,11 +27,11 @@ class Worker:
     between threads, since they only help to choose a worker.
     """
 
-    def __init__(self, address: Address, access: Access) -> None:
-        """Creates the connection, without connecting."""
+    def __init__(self, address: Address, access: Access, updates: MeshUpdates) -> None:
+        """Creates the connection, without connecting; the workers of a client share `updates`."""
         self.target = address.target
         self.connection = Connection(address, access)
-        self.store = SceneStore(self.connection)
+        self.store = SceneStore(self.connection, updates)
         self.releases = Releases(self.connection)
         self.health = Health(self.connection.channel)
         self.under_way = 0

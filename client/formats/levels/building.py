@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -42,12 +42,14 @@ class Built:
         skipped: Gaussians that were left out because they cannot be rendered.
         pages: number of pages.
         levels: number of levels.
+        example: one Gaussian with the scene's degree and details, flat if all are, by which `losses` says what is lost.
     """
 
     count: int
     skipped: int
     pages: int
     levels: int
+    example: StoredScene
 
 
 def write_levels(
@@ -90,7 +92,8 @@ def write_levels(
             progress("sorting", done := done + len(chunk), survey.count)
         pages, levels = _write(buckets, new, page_rows, survey, progress)
         buckets.folder.rmdir()
-    return Built(survey.count, chunks.count - survey.count, pages, levels)
+    example = survey.example(survey.degree if sh_degree == _DEGREE else degree)
+    return Built(survey.count, chunks.count - survey.count, pages, levels, example)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class _Survey:
     count: int
     degree: int
     antialiased: bool
+    is_flat: bool
+    details: Mapping[str, Any]
     means: Any
     scales: Any
 
@@ -107,16 +112,25 @@ class _Survey:
     def of(chunks: Chunks, progress: Progress) -> _Survey:
         """Reads a scene once, and samples its Gaussians at a regular interval."""
         step = -(-chunks.count // _SAMPLE)
-        count, degree, antialiased = 0, 0, True
+        count, degree, antialiased, is_flat = 0, 0, True, True
+        details: Mapping[str, Any] = {}
         means, scales = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.float32)]
         for chunk in chunks:
             taken = slice(-count % max(step, 1), None, max(step, 1))
             means.append(chunk.means[taken].copy())
             scales.append(chunk.scales[taken].copy())
             count, degree = count + len(chunk), max(degree, chunk.degree)
-            antialiased &= chunk.antialiased
+            antialiased, details = antialiased and chunk.antialiased, chunk.details
+            is_flat &= chunk.is_flat or not len(chunk)
             progress("reading", count, chunks.count)
-        return _Survey(count, degree, antialiased, np.concatenate(means), np.concatenate(scales))
+        return _Survey(count, degree, antialiased, is_flat, details, np.concatenate(means), np.concatenate(scales))
+
+    def example(self, degree: int) -> StoredScene:
+        """Returns one Gaussian of this degree with what the whole scene is."""
+        scales = np.array([[1.0, 1.0, 0.0 if self.is_flat else 1.0]], np.float32)
+        sh = np.zeros((1, (degree + 1) ** 2, 3), np.float32)
+        row = np.zeros((1, 3), np.float32), np.eye(1, 4, dtype=np.float32), scales, np.ones(1, np.float32), sh
+        return StoredScene(*row, antialiased=self.antialiased, details=self.details)
 
     def buckets(self, folder: Path, degree: int, page_rows: int) -> Buckets:
         """Plans buckets of equal size along a curve through the sample."""

@@ -73,6 +73,23 @@ def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) ->
     assert done.returncode == 2 and "--lod: expected a lod-meta.json with it" in done.stderr
 
 
+def test_levels_say_what_they_lose(tmp_path: Path) -> None:
+    flat = cloud(count=40, degree=4)
+    flat.scales[:, 2] = 0
+    save(flat, tmp_path / "flat.ply")
+    save(cloud(count=40, degree=0), tmp_path / "plain.glb")
+    said = {
+        ("flat.ply",): "cuts harmonics from degree 4 to 3; makes surfels volumes, because it has no scale of 0",
+        ("flat.ply", "--sh-degree", "1"): "makes surfels volumes, because it has no scale of 0",
+        ("plain.glb",): "is drawn by depth along the view direction, not by distance to the camera, so pictures differ",
+    }
+    rounded, order = "rounds everything, and harmonics to at most 65,536 different sets", "changes the order of the"
+    for (name, *options), lost in said.items():
+        done = convert(name, "city", "--levels", *options, folder=tmp_path)
+        told = done.stderr.splitlines()[-1]
+        assert told == f"lumigrad: city {rounded}; {lost}; {order} Gaussians", done.stderr
+
+
 def test_a_scene_that_is_replaced_is_named(tmp_path: Path, made: Cloud) -> None:
     save(made, tmp_path / "scene.ply")
     for output, *options in (("out.glb",), ("city", "--levels")):

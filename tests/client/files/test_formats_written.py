@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument
-from lumigrad.client.formats import StoredScene, read_scene, save_gaussians
+from lumigrad.client.formats import StoredScene, read_scene, save_gaussians, save_scene
 from lumigrad.client.formats.clustering import code_book, morton_order, nearest_entries, palette
 from lumigrad.client.formats.save import WRITABLE, losses
 from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
@@ -167,6 +167,51 @@ def test_losses_are_named():
     assert losses(scene, ".sog")[0].startswith("rounds everything")
     assert losses(scene, ".sog")[-1] == "changes the order of the Gaussians"
     assert losses(scene.of_degree(0), ".usdc") == ["does not say that the scene was trained with antialiasing"]
+
+
+def test_numbers_beyond_the_range_of_a_format_are_counted(tmp_path):
+    made = cloud(count=5, degree=1)
+    made.scales[0], made.scales[1], made.sh[2, 0, 1], made.sh[3:, 2] = 1e-6, 900.0, 5.0, -5.0
+    scene = StoredScene.of(gaussians_of(made), "scene.ply")
+    colors = "clips base colours of 1 Gaussian to {}"
+    clipped = {
+        ".ply": [],
+        ".glb": [],
+        ".splat": [colors.format("0 to 1")],
+        ".ksplat": [colors.format("0 to 1")],
+        ".sog": [],
+        ".compressed.ply": ["clips harmonics of 2 Gaussians to -4 to 4"],
+        ".spz": [
+            "clips scales of 2 Gaussians to 4.54e-05 to 379",
+            colors.format("-0.44 to 1.44"),
+            "clips harmonics of 2 Gaussians to -1 to 1",
+        ],
+    }
+    for suffix, expected in clipped.items():
+        assert [each for each in losses(scene, suffix) if each.startswith("clips")] == expected, suffix
+        save_scene(scene, tmp_path / f"scene{suffix}")
+        read = read_scene(tmp_path / f"scene{suffix}")
+        changed = any(
+            np.abs(np.sort(ours, axis=0) - np.sort(theirs, axis=0)).max() > 0.2
+            for ours, theirs in (
+                (np.log(scene.scales), np.log(read.scales)),
+                (scene.sh[:, :1], read.sh[:, :1]),
+                (scene.sh[:, 1 : read.sh.shape[1]], read.sh[:, 1:]),
+            )
+            if theirs.size
+        )
+        assert changed == bool(expected), suffix
+
+
+def test_surfels_are_volumes_in_formats_without_scales_of_0(tmp_path):
+    made = cloud(count=9, degree=0)
+    made.scales[:, 2] = 0
+    scene = StoredScene.of(gaussians_of(made), "scene.ply")
+    for suffix in (".ply", ".glb", ".splat", ".ksplat", ".sog", ".compressed.ply", ".spz"):
+        save_scene(scene, tmp_path / f"scene{suffix}")
+        is_said = "makes surfels volumes, because it has no scale of 0" in losses(scene, suffix)
+        assert read_scene(tmp_path / f"scene{suffix}").is_flat != is_said, suffix
+        assert not any(each.startswith("clips scales") for each in losses(scene, suffix)), suffix
 
 
 @pytest.mark.parametrize("name", ["scene.sog", "scene.compressed.ply", "scene.ksplat", "scene.glb", "scene.splat"])

@@ -22,14 +22,16 @@ from lumigrad.client.values.affine import matrices_of_quats, unit_quats
 _LARGEST_PACKAGE = (1 << 32) - (1 << 20)
 
 
-def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str = "Y") -> None:
+def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str | None = None) -> None:
     """Writes text (.usda), binary (.usd, .usdc) or a package (.usdz) with one prim, in float32.
 
     Args:
         scene: the scene; its axes are kept, as trainers' exporters do.
         path: the file.
-        up_axis: the up axis that the stage states, "Y" or "Z"; nothing is rotated.
+        up_axis: the up axis that the stage states, "Y" or "Z"; None: that of the USD file which the scene is from, else
+            "Y". Nothing is rotated.
     """
+    up_axis = up_axis or scene.details.get("up_axis", "Y")
     if up_axis not in ("Y", "Z"):
         raise malformed(path, f'expected up_axis "Y" or "Z", got {up_axis!r}')
     suffix = Path(path).suffix.lower()
@@ -72,7 +74,7 @@ def _check(is_written: bool, path: Path) -> None:
         raise OSError(errno.EIO, "OpenUSD could not write the file; is the disk full?", str(path))
 
 
-def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:
+def _layer(scene: StoredScene, suffix: str, up_axis: str | None) -> Any:
     """Returns a layer with one prim in a transform."""
     sdf, usd, geometry, volumes, vt = (
         pxr(name, "writing USD files") for name in ("Sdf", "Usd", "UsdGeom", "UsdVol", "Vt")
@@ -80,7 +82,7 @@ def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:
     layer = sdf.Layer.CreateAnonymous(suffix)
     stage = usd.Stage.Open(layer)
     geometry.SetStageUpAxis(stage, up_axis)
-    geometry.SetStageMetersPerUnit(stage, 1.0)
+    geometry.SetStageMetersPerUnit(stage, scene.details.get("meters_per_unit", 1.0))
     world = geometry.Xform.Define(stage, "/World")
     stage.SetDefaultPrim(world.GetPrim())
     field = volumes.ParticleField3DGaussianSplat.Define(stage, "/World/gaussians")

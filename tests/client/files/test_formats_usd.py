@@ -12,6 +12,7 @@ import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import StoredScene, load_gaussians, read_scene, save_scene
+from lumigrad.client.formats.save import losses
 from lumigrad.client.formats.usd import write_usd
 from support.gaussians.clouds import Cloud, cloud, gaussians_of
 from support.gaussians.gltf_files import assert_looks, covariances
@@ -33,6 +34,19 @@ def test_what_is_written_is_read_bit_by_bit(tmp_path, suffix, degree):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
     np.testing.assert_allclose(read.quats, made.quats, atol=1e-7)
     assert scene.details == {"format": "USD", "sorting": "zDepth", "up_axis": "Y", "meters_per_unit": 1.0}
+
+
+def test_the_axis_and_the_unit_of_a_stage_are_kept_or_said_to_be_lost(tmp_path):
+    gaussians_of(cloud(count=3)).save(tmp_path / "scene.usda")
+    stage = Usd.Stage.Open(str(tmp_path / "scene.usda"))
+    UsdGeom.SetStageUpAxis(stage, "Z")
+    UsdGeom.SetStageMetersPerUnit(stage, 0.01)
+    stage.Save()
+    scene = read_scene(tmp_path / "scene.usda")
+    save_scene(scene, tmp_path / "again.usdz")
+    assert read_scene(tmp_path / "again.usdz").details == scene.details
+    assert losses(scene, ".usdc") == []
+    assert losses(scene, ".ply") == ["does not say that z is up", "does not say that a scene unit is 0.01 m"]
 
 
 def test_openusd_finds_the_schema_as_written(tmp_path):

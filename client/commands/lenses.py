@@ -77,6 +77,8 @@ class LensOptions:
         model, path = arguments.camera_model, arguments.lens
         if model is not None and path is not None:
             raise InvalidArgument.of("lens", "expected without --camera-model; leave one of them out")
+        if path is not None and arguments.fov is not None:
+            raise InvalidArgument.of("fov", "is defined by --lens; leave it out")
         given = arguments.coefficients or ()
         if arguments.coefficients is not None and model not in _MOST_COEFFICIENTS:
             raise InvalidArgument.of("coefficients", "expected with --camera-model opencv, fisheye or ftheta")

@@ -104,8 +104,8 @@ def _add_spheres(group: argparse._ArgumentGroup) -> None:
     help_text = "points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
     option(group, "--spheres", f"{help_text}or a robot's in cuRobo's .yml", required=True, **FILE)
     add_robot(group)
-    option(group, "--radius", "radius of points", 0.0, **_LENGTH)
-    group.add_argument("--spheres-scale", default=1.0, help="unit of points and spheres (default: m)", **UNIT)
+    option(group, "--radius", "radius of points (default: 0)", **_LENGTH)
+    group.add_argument("--spheres-scale", help="unit of points and spheres (default: m)", **UNIT)
 
 
 def _add_question(group: argparse._ArgumentGroup) -> None:

@@ -12,7 +12,7 @@ from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
-from lumigrad.client.commands.shots import shots_of
+from lumigrad.client.commands.shots import check_camera_file, shots_of
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
@@ -62,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     lens = LensOptions.of(arguments)
     if settings.get("primitive") == "surfel":
         lens.check_for_surfels()
+    check_camera_file(arguments.camera, size=arguments.size, fov=arguments.fov, up=arguments.up)
     arguments.size = arguments.size or lens.size
     shots = lens.applied(shots_of(arguments, scene), scene)
     if arguments.depth_order is None:

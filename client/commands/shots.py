@@ -11,6 +11,8 @@ import numpy as np
 
 from lumigrad.client.commands import aim
 from lumigrad.client.datasets import Capture, View
+from lumigrad.client.datasets.calibration import TYPE
+from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.values.camera import Camera
@@ -38,6 +40,29 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
     if not isinstance(aimed, aim.Orbit | aim.Saved):
         raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or without --camera')
     return _numbered(aimed.turn(scene, options, _angles(arguments.orbit)))
+
+
+def check_camera_file(aimed: aim.Aim | None, **given: object) -> None:
+    """Raises InvalidArgument for options that the file of one camera defines itself.
+
+    Args:
+        aimed: --camera.
+        given: values of --size, --fov and --up by name; None: not given.
+    """
+    if not isinstance(aimed, aim.CameraFile) or aimed.path.is_dir():
+        return
+    values = read_json(aimed.path)
+    if not isinstance(values, dict) or "frames" in values:
+        return
+    is_calibrated = any(name in values for name in (TYPE, "fx", "parameters"))
+    defined = {
+        "size": TYPE in values or "width" in values or "height" in values,
+        "fov": is_calibrated or "fov_degrees" in values,
+        "up": is_calibrated or "up" in values,
+    }
+    for name, value in given.items():
+        if value is not None and defined[name]:
+            raise InvalidArgument.of(name, f"is defined by the camera in {aimed.path}; leave it out")
 
 
 def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:

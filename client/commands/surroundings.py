@@ -9,7 +9,7 @@ from typing import Any
 from lumigrad.client.commands.options import FILE, numbers, option
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES
-from lumigrad.client.formats.world_files import read_obstacles
+from lumigrad.client.formats.world_files import YAML_SUFFIXES, read_obstacles
 from lumigrad.client.values.rotations import IDENTITY
 from lumigrad.client.values.world import World
 
@@ -21,13 +21,17 @@ MESHES = ".stl, .obj, .ply, .glb, or cuRobo's .yml of a world"
 
 def add_placement(group: argparse._ActionsContainer, units: str) -> None:
     """Declares the placement of mesh files in the world; `units` names the units of --scale."""
-    group.add_argument("--scale", default=1.0, help=f"unit of mesh files: {units}", **UNIT)
+    group.add_argument("--scale", help=f"unit of mesh files: {units}", **UNIT)
     help_text = "pose of a file's obstacles in the world, metres; once for all files, or once for each"
     option(group, "--pose", help_text, action="append", **_POSE)
 
 
 def world_of(arguments: argparse.Namespace) -> World:
     """Returns the world of all files' obstacles."""
+    # Of `lumigrad view`, the mesh that is compared has the unit, too.
+    files = [*arguments.meshes, *filter(None, [getattr(arguments, "compare", None)])]
+    if arguments.scale is not None and all(path.suffix.lower() in YAML_SUFFIXES for path in files):
+        raise InvalidArgument.of("scale", "expected with mesh files; lengths in YAML worlds are metres, leave it out")
     poses = arguments.pose or [IDENTITY]
     if len(poses) == 1:
         poses = poses * len(arguments.meshes)
@@ -36,7 +40,7 @@ def world_of(arguments: argparse.Namespace) -> World:
     return World(
         obstacle
         for path, placed in zip(arguments.meshes, poses, strict=True)
-        for obstacle in read_obstacles(path, scale=arguments.scale, pose=placed, sign=arguments.sign)
+        for obstacle in read_obstacles(path, scale=arguments.scale or 1.0, pose=placed, sign=arguments.sign)
     )
 
 
@@ -71,7 +75,7 @@ def add_robot(group: argparse._ActionsContainer) -> None:
         "(default: the rest pose in the robot's file)"
     )
     option(group, "--joints", help_text, type=_joints, metavar="Q1,Q2,.. | FILE")
-    group.add_argument("--base", default=tuple(IDENTITY), help="pose of the robot's base in the world", **_POSE)
+    group.add_argument("--base", help="pose of the robot's base in the world", **_POSE)
 
 
 def _joints(text: str) -> Any:

@@ -15,6 +15,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.aim import Extent, enclosing_ball
 from lumigrad.client.commands.options import AXES, connect
+from lumigrad.client.commands.shots import check_camera_file
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
@@ -24,7 +25,7 @@ from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
 from lumigrad.client.robots.motion import joint_values
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.rotations import unit
+from lumigrad.client.values.rotations import IDENTITY, unit
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.world import World
 from lumigrad.client.viewer.collisions import Collisions
@@ -47,8 +48,9 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
     """Opens the page that the options describe, for the duration of a `with` block."""
     world = world_of(arguments) if arguments.meshes else None
     robot = _robot(arguments)
-    if arguments.compare is not None and world is None:
-        raise InvalidArgument.of("compare", "expected with --world of the obstacles to measure distances to")
+    for name in ("compare", "pose", "scale") if world is None else ():
+        if getattr(arguments, name) is not None:
+            raise InvalidArgument.of(name, "expected with --world of the obstacles; leave it out")
     if world is None and (arguments.scene is None or robot is not None):
         raise InvalidArgument.of("world", "expected SCENE, or --world FILE, which a robot needs, or both")
     trajectory = None if robot is None else joint_values(robot, arguments.joints).reshape(-1, robot.dof)
@@ -63,7 +65,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
         if world is not None:
             show_world(viewer.server, world, None if arguments.compare is None else _OPACITY)
             if arguments.compare is not None:
-                compared = read_obstacles(arguments.compare, scale=arguments.scale)
+                compared = read_obstacles(arguments.compare, scale=arguments.scale or 1.0)
                 Deviation(viewer.server, client, world, compared)
             if robot is not None and trajectory is not None:
                 stack.enter_context(closing(Collisions(viewer.server, client, world, robot, trajectory)))
@@ -91,10 +93,11 @@ def _robot(arguments: argparse.Namespace) -> Robot | None:
         missing, given = ("urdf", "spheres") if arguments.urdf is None else ("spheres", "urdf")
         raise InvalidArgument.of(missing, f"expected with --{given}: a robot is a URDF and the spheres of its links")
     if arguments.urdf is None:
-        if arguments.joints is not None:
-            raise InvalidArgument.of("joints", "expected with --urdf and --spheres of a robot; leave it out")
+        for name in ("joints", "base"):
+            if getattr(arguments, name) is not None:
+                raise InvalidArgument.of(name, "expected with --urdf and --spheres of a robot; leave it out")
         return None
-    return Robot.load(arguments.urdf, arguments.spheres, base=arguments.base)
+    return Robot.load(arguments.urdf, arguments.spheres, base=IDENTITY if arguments.base is None else arguments.base)
 
 
 def _outline(world: World | None, robot: Robot | None, trajectory: Float64 | None) -> Spheres:
@@ -152,6 +155,7 @@ def first_view(
             raise InvalidArgument.of("fov", "is defined by the cameras of the data set; leave it out")
         first = Viewpoint.of(capture.view(arguments.view or 0).camera, capture.focus)
         return replace(first, up=capture.up if arguments.up is None else _axis(arguments.up))
+    check_camera_file(arguments.camera, fov=arguments.fov)
     saved = None if arguments.scene is None else SceneView.load(arguments.scene)
     given = {"width": _WIDTH, "height": _HEIGHT, "fov_degrees": arguments.fov, "up": arguments.up or up}
     aimed, options = aim.resolved(arguments.camera, scene, saved, given)

@@ -79,9 +79,9 @@ class Motion:
         *,
         urdf: str | PathLike[str] | None = None,
         joints: Any = None,
-        base: Any = IDENTITY,
-        radius: float = 0.0,
-        scale: float = 1.0,
+        base: Any = None,
+        radius: float | None = None,
+        scale: float | None = None,
     ) -> Motion:
         """Reads points, spheres, or a robot's spheres.
 
@@ -91,23 +91,32 @@ class Motion:
                 layout, which need a URDF.
             urdf: URDF file of the robot.
             joints: as for `joint_values`.
-            base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
-            radius: radius of points, metres.
-            scale: metres per unit of numbers; robots are in metres.
+            base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4];
+                None: at the origin.
+            radius: radius of points, metres; None: 0. Spheres and robots have their own.
+            scale: metres per unit of numbers; None: 1. Robots are in metres.
+
+        Raises:
+            InvalidArgument: a damaged file, or an argument that does not apply to its kind.
         """
         path = file_path("spheres", path)
         if path.suffix.lower() in NUMBER_SUFFIXES:
-            for name, given in (("urdf", urdf), ("joints", joints)):
+            for name, given in (("urdf", urdf), ("joints", joints), ("base", base)):
                 if given is not None:
                     raise InvalidArgument.of(name, f"expected with spheres of a robot (.yml), not with {path}")
-            numbers = read_numbers("spheres", path, "spheres", _PLACES, any_unit=scale != 1.0)
-            return Motion.of_numbers(numbers, radius=radius, scale=scale)
+            numbers = read_numbers("spheres", path, "spheres", _PLACES, any_unit=scale not in (None, 1.0))
+            if radius is not None and numbers.shape[-1:] == (4,):
+                raise InvalidArgument.of("radius", f"expected with points; {path} has spheres with radii, leave it out")
+            return Motion.of_numbers(numbers, radius=radius or 0.0, scale=1.0 if scale is None else scale)
         if path.suffix.lower() not in (".yml", ".yaml"):
             known = ", ".join((".yml", *NUMBER_SUFFIXES))
             raise InvalidArgument.of("spheres", f"expected a file that ends in one of {known}, got {path}")
+        for name, given in (("radius", radius), ("spheres_scale", scale)):
+            if given is not None:
+                raise InvalidArgument.of(name, f"expected with points or spheres, not with a robot's in {path}")
         if urdf is None:
             raise InvalidArgument.of("urdf", f"expected the robot of {path} as a URDF file, got none")
-        return Motion.of_robot(Robot.load(urdf, path, base=base), joints)
+        return Motion.of_robot(Robot.load(urdf, path, base=IDENTITY if base is None else base), joints)
 
 
 def joint_values(robot: Robot, joints: Any = None) -> Float64:

@@ -70,13 +70,13 @@ def test_files_of_lenses_and_motions_during_the_exposure(render, scene, client: 
     scene.with_name("lens.json").write_text(json.dumps(values))
     motion = ("--shutter", "left_to_right", "--motion", "0.3,0,0.1,0,4,0")
     # The picture has the size of the calibration.
-    picture = shown(render, scene, *LOOK, "--lens", "lens.json", *motion)
+    picture = shown(render, scene, *LOOK[:2], "--lens", "lens.json", *motion)
     turn = axis_angle_rotation(np.radians([0.0, 4.0, 0.0]))
     # A point at x is at R^T (x - t) after the camera has moved by t and turned by R.
     rotation, translation = turn.T @ POSE.rotation, turn.T @ (POSE.translation - [0.3, 0, 0.1])
     end = {"end_rotation": rotation, "end_translation": translation, "shutter": "left_to_right"}
     np.testing.assert_allclose(picture, expected(client, lens, windshield=glass, **end), atol=1e-6)
-    half = shown(render, scene, *LOOK, "--lens", "lens.json", "--size", "30x20")
+    half = shown(render, scene, *LOOK[:2], "--lens", "lens.json", "--size", "30x20")
     assert half.shape == (20, 30, 3)
     # A file of one camera has poses too.
     poses = {"rotation": POSE.rotation, "translation": POSE.translation, "end_rotation": rotation}
@@ -107,6 +107,7 @@ def test_files_of_lenses_and_motions_during_the_exposure(render, scene, client: 
             "--shutter: expected none with surfels",
         ),
         (("--lens", "scene.ply"), "expected a JSON file"),
+        (("--lens", "lens.json", "--fov", "20"), "--fov: is defined by --lens; leave it out"),
         (("--camera-model", "fisheye", "--as", "spheres"), "--camera-model: expected with Gaussians"),
     ],
 )

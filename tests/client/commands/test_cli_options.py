@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,57 @@ def test_a_wrong_camera_is_named_by_its_option(render: Render, case: str) -> Non
     done = render(*options, "-o", "x.png")
     assert done.returncode == USAGE, done.stderr
     assert done.stderr.startswith(f"lumigrad: error: {text}"), done.stderr
+
+
+LOOK = {"eye": [0, -1, 4], "target": [0, 0, 0]}
+FILM = {"fx": 50, "fy": 50, "cx": 32, "cy": 24, "rotation": np.eye(3).tolist(), "translation": [0, 0, 4]}
+DEFINED = {
+    "a size": ({**LOOK, "width": 64, "height": 48}, ("--size", "32x24")),
+    "an angle": ({**LOOK, "fov_degrees": 50}, ("--fov", "20")),
+    "an axis": ({**LOOK, "up": [0, -1, 0]}, ("--up", "z")),
+    "focal lengths": (FILM, ("--fov", "20")),
+    "a rotation": (FILM, ("--up", "z")),
+    "a film": ({"parameters": [0, 0, -5, 0, 0, 0, 1, 1]}, ("--fov", "20")),
+}
+
+
+@pytest.mark.parametrize("case", DEFINED)
+def test_what_a_camera_file_defines_is_not_an_option(render: Render, scene: Path, case: str) -> None:
+    camera, (option, value) = DEFINED[case]
+    scene.with_name("camera.json").write_text(json.dumps(camera))
+    done = render("--camera", "camera.json", option, value, "-o", "x.png")
+    said = f"lumigrad: error: {option}: is defined by the camera in camera.json; leave it out\n"
+    assert (done.returncode, done.stderr) == (USAGE, said)
+
+
+def test_what_a_camera_file_leaves_open_is_an_option(render: Render, scene: Path) -> None:
+    scene.with_name("camera.json").write_text(json.dumps(LOOK))
+    options = ("--size", "32x24", "--fov", "20", "--up", "-y", "-o", "x.npy")
+    pictures = []
+    for aim in ("camera.json", "look-at 0,-1,4 0,0,0"):
+        assert render("--camera", aim, *options).returncode == 0
+        pictures.append(np.load(scene.with_name("x.npy")))
+    np.testing.assert_array_equal(*pictures)
+
+
+IGNORED = {
+    "--base": (("scene.ply", "--base", "1,0,0"), "expected with --urdf and --spheres of a robot; leave it out"),
+    "--pose": (("scene.ply", "--pose", "1,0,0"), "expected with --world of the obstacles; leave it out"),
+    "--scale": (("scene.ply", "--scale", "mm"), "expected with --world of the obstacles; leave it out"),
+    "--fov": (
+        ("scene.ply", "--camera", "camera.json", "--fov", "20"),
+        "is defined by the camera in camera.json; leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("option", IGNORED)
+def test_options_that_do_not_apply_to_a_page_are_named(worker_process: WorkerProcess, scene: Path, option: str) -> None:
+    pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
+    scene.with_name("camera.json").write_text(json.dumps(FILM))
+    arguments, said = IGNORED[option]
+    done = lumigrad("view", *arguments, "--target", worker_process.target, folder=scene.parent)
+    assert (done.returncode, done.stderr) == (USAGE, f"lumigrad: error: {option}: {said}\n")
 
 
 @pytest.mark.parametrize("size", [1 << 31, 2**33, 1e300, float("inf"), float("nan"), 0, -1, 2.5])

@@ -144,6 +144,9 @@ def _run(arguments: argparse.Namespace) -> int:
         require("tensorboardX", "fit", "metrics for TensorBoard")
     check_replaced(arguments.output)
     folder = arguments.output.with_suffix(".fit")
+    if folder.exists() and not folder.is_dir():
+        text = f"expected no file {folder}, where the folder of the fit is; name another scene, or move the file"
+        raise InvalidArgument.of("output", text)
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     complete(arguments, checkpoint)
     data = _Photographs.of(arguments, checkpoint)

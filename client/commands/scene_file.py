@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
@@ -30,6 +32,8 @@ from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
+# A level of 8 bits.
+_LEVEL = 1 / 255
 # The most Gaussians of a level by which cameras are aimed.
 _OUTLINE = 1 << 18
 # More than the headers of scenes have, and properties by which scenes are known from points.
@@ -91,16 +95,18 @@ def add_lod(parser: argparse._ActionsContainer) -> None:
 def scene_path(text: str) -> Path:
     """Parses SCENE: a path, or the name of a sample."""
     try:
-        return located(path_of(text))
+        path = located(path_of(text))
     except InvalidArgument as error:
         # The same error as for any other file that does not exist, which is noticed when the file is read.
         raise FileNotFoundError(error.violations[0].description + _meant_sample(text)) from error
+    if not path.exists() and (suggestion := _meant_sample(text)):
+        raise FileNotFoundError(f"no such file: {text}{suggestion}")
+    return path
 
 
 def _meant_sample(text: str) -> str:
-    """Returns the suggestion for the name of a sample; nothing for other paths."""
-    prefix, colon, name = text.partition(":")
-    return suggested(name, {each.removeprefix(prefix + colon): each for each in samples()}) if name else ""
+    """Returns the suggestion for the name of a sample, with or without "sample:"; empty for other paths."""
+    return suggested(text.rpartition(":")[2], {name.partition(":")[2]: name for name in samples()})
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:
@@ -193,6 +199,7 @@ def read(arguments: argparse.Namespace) -> SceneFile:
             raise InvalidArgument.of("as", f"spheres are read from .ply files; {arguments.scene.name} has Gaussians")
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
         spheres = Spheres.load(arguments.scene, radius=arguments.radius)
+        _say_unseen(spheres, settings["background"])
         return SceneFile(spheres, spheres, settings)
     if arguments.radius is not None:
         raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
@@ -205,6 +212,14 @@ def read(arguments: argparse.Namespace) -> SceneFile:
         settings["primitive"] = "surfel"
     outline = stored.gaussians()
     return SceneFile(outline, outline if levels is None else levels, settings | _order(stored, settings))
+
+
+def _say_unseen(spheres: Spheres, background: Any) -> None:
+    """Says on standard error if all spheres have the colour of the background, which is white by default."""
+    differences = np.abs(spheres.colors - np.asarray(1.0 if background is None else background))
+    if len(spheres) and differences.max() < _LEVEL:
+        text = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
+        print(f"lumigrad: {text}", file=sys.stderr)
 
 
 def _coarse(levels: GaussianLevels) -> int:

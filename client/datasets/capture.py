@@ -26,6 +26,8 @@ from lumigrad.client.datasets.polycam import find_keyframes, read_keyframes
 from lumigrad.client.datasets.save import SAVERS
 from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.load import is_gaussian_scene
+from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.save import WRITABLE
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
@@ -209,9 +211,19 @@ def _is_scene(folder: Path) -> bool:
     return (folder / STREAM_NAME).is_file() or (meta.is_file() and b'"means"' in meta.read_bytes())
 
 
+def _is_mesh(path: Path) -> bool:
+    """Whether a path is that of a file of triangles."""
+    if path.suffix.lower() != ".ply" or is_gaussian_scene(path):
+        return path.suffix.lower() in (".obj", ".stl")
+    faces = PlyHeader.read(path).elements.get("face")
+    return faces is not None and faces.count > 0
+
+
 def _no_data_set(path: Path) -> InvalidArgument:
     """Returns the error for what is no data set, such as a scene."""
     expected = "expected a data set: a folder of photographs with their poses, or its .json file"
+    if _is_mesh(path):
+        return malformed(path, f"{expected}, got a mesh; `lumigrad query {path} --spheres FILE` measures distances")
     if path.is_dir() or path.suffix.lower() in WRITABLE:
         begin = f"`lumigrad fit DATASET --begin {path}` begins with it"
         return malformed(path, f"{expected}, got a scene; `lumigrad render` and `lumigrad info` read it, and {begin}")

@@ -253,7 +253,9 @@ def _read_gzip(source: Source) -> tuple[_Header, dict[str, Source], Source]:
         start = stream.decompress(source.data, _LEGACY_BYTES)
         header = _Header.read(Source(source.path, start, "gzip stream"))
         if header.version > 3:
-            raise source.fail(f"expected .spz version 1 to 3 in a gzip stream, got {header.version}")
+            path = source.path
+            text = f"expected an unpacked file: `gunzip < {path} > NEW` unpacks it; .spz of version {header.version}"
+            raise source.fail(f"{text} is not in a gzip stream")
         total = sum(header.sizes.values())
         source.check_growth(total)
         content = stream.decompress(stream.unconsumed_tail, total + _LONGEST_EXTENSIONS)

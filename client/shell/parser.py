@@ -104,12 +104,16 @@ class Parser(argparse.ArgumentParser):
 
     def _meant(self, flag: str) -> str:
         """Returns the suggestion for an unknown option: what it is called here, or one that is spelt alike."""
-        called = self.options
+        called, elsewhere = self.options, {}
         for name, options in _ELSEWHERE.items():
             here = next((called[each] for each in options if each in called), None)
-            if here is not None:
-                called.setdefault(name, here)
-        return suggested(flag.lstrip("-").replace("-", "_"), called)
+            if here is not None and name not in called:
+                elsewhere[name] = here
+        name = flag.lstrip("-").replace("-", "_")
+        close = _closest(name, [*called, *elsewhere])
+        if close in elsewhere:
+            return f"; {'it' if close == name else '--' + close.replace('_', '-')} is {elsewhere[close]} here"
+        return f"; did you mean {called[close]}?" if close else ""
 
     @property
     def _flags(self) -> set[str]:
@@ -169,5 +173,11 @@ def meant(text: str, known: Iterable[str]) -> str:
 
 def suggested(text: str, called: Mapping[str, str]) -> str:
     """Returns the suggestion for a misspelt word; `called` are the known words with what they are called here."""
-    close = get_close_matches(text, [word for word in called if not word.isdecimal()], 1)
-    return f"; did you mean {called[close[0]]}?" if close else ""
+    close = _closest(text, called)
+    return f"; did you mean {called[close]}?" if close else ""
+
+
+def _closest(text: str, words: Iterable[str]) -> str:
+    """Returns the word that is spelt most alike; empty if none is close. Numbers are not alike."""
+    close = get_close_matches(text, [word for word in words if not word.isdecimal()], 1)
+    return close[0] if close else ""

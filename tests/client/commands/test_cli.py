@@ -100,6 +100,19 @@ def test_render_frames_the_cloud(worker_process: WorkerProcess, cloud: Path):
     assert (pixels[:, [0, -1]] == 255).all()
 
 
+@pytest.mark.parametrize(("color", "background"), [(1.0, ()), (0.25, ("--background", "0.25,0.25,0.25"))])
+def test_spheres_in_the_colour_of_the_background_are_called_unseen(
+    worker_process: WorkerProcess, tmp_path: Path, color: float, background: tuple[str, ...]
+):
+    Spheres(np.zeros((2, 3)), np.full((2, 3), color), np.ones(2)).save(tmp_path / "one.ply")
+    options = ("--size", "12x8", "--target", worker_process.target)
+    said = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
+    done = lumigrad("render", "one.ply", "-o", "out.png", *options, *background, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, f"lumigrad: {said}\n")
+    done = lumigrad("render", "one.ply", "-o", "out.png", *options, "--background", "0,0.5,1", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_render_writes_what_the_client_gets(worker_process: WorkerProcess, cloud: Path, client: Client):
     camera = cloud.with_name("camera.json")
     camera.write_text(json.dumps({"eye": [0, 1, 6], "target": [0, 0, 0], "fov_degrees": 50, "width": 60, "height": 40}))

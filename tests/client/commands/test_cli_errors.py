@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     post().save(folder / "scene.ply")
     content = (folder / "scene.ply").read_bytes()
     (folder / "half.ply").write_bytes(content[: len(content) // 2])
-    for name in ("empty.ply", "notes"):
+    for name in ("empty.ply", "notes", "taken.fit"):
         (folder / name).touch()
     (folder / "notes.ply").write_text("buy milk\n")
     Spheres(np.zeros((2, 3)), np.zeros((2, 7)), np.ones(2)).save(folder / "seven.ply")

@@ -17,6 +17,13 @@ from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
 from support.gaussians.files import spz_content
 
 
+def test_version_4_in_a_gzip_stream_is_called_compressed(tmp_path: Path):
+    gaussians_of(cloud(count=3)).save(tmp_path / "scene.spz")
+    (tmp_path / "packed.spz").write_bytes(gzip.compress((tmp_path / "scene.spz").read_bytes()))
+    with pytest.raises(InvalidArgument, match=r"expected an unpacked file: `gunzip < \S+packed\.spz > NEW` unpacks it"):
+        read_scene(tmp_path / "packed.spz")
+
+
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("degree", range(5))
 def test_spz_as_written(tmp_path, version, degree):

@@ -19,6 +19,7 @@ from lumigrad.client.pictures import write_depth
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text, naming
+from lumigrad.client.values.camera_models import SensorModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -65,6 +66,8 @@ def _run(arguments: argparse.Namespace) -> int:
     check_camera_file(arguments.camera, size=arguments.size, fov=arguments.fov, up=arguments.up)
     arguments.size = arguments.size or lens.size
     shots = lens.applied(shots_of(arguments, scene), scene)
+    if any(isinstance(shot.camera.model, SensorModel) for shot in shots):
+        scene_file.check_antialiased(arguments, settings, "through this lens")
     if arguments.depth_order is None:
         settings |= order_settings(shots)
     if arguments.depth and len(shots) > 1:

@@ -210,6 +210,8 @@ def read(arguments: argparse.Namespace) -> SceneFile:
         settings["antialiased"] = True
     if arguments.primitive is None and stored.is_flat:
         settings["primitive"] = "surfel"
+    if settings.get("primitive") == "surfel":
+        check_antialiased(arguments, settings, "as surfels")
     outline = stored.gaussians()
     return SceneFile(outline, outline if levels is None else levels, settings | _order(stored, settings))
 
@@ -220,6 +222,19 @@ def _say_unseen(spheres: Spheres, background: Any) -> None:
     if len(spheres) and differences.max() < _LEVEL:
         text = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
         print(f"lumigrad: {text}", file=sys.stderr)
+
+
+def check_antialiased(arguments: argparse.Namespace, settings: Mapping[str, Any], how: str) -> None:
+    """Raises InvalidArgument, with the remedy, if a scene is to be antialiased as its file says, which is impossible.
+
+    Args:
+        arguments: the options; with --antialiased the worker's error says it.
+        settings: the settings of rendering.
+        how: how the scene is drawn.
+    """
+    if settings.get("antialiased") and arguments.antialiased is None:
+        text = f"the scene was trained with it, as {arguments.scene} says, but nothing is drawn with it {how}; "
+        raise InvalidArgument.of("antialiased", f"{text}--no-antialiased draws without")
 
 
 def _coarse(levels: GaussianLevels) -> int:

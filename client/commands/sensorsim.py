@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, option
 from lumigrad.client.commands.scene_text import counted
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats import load_gaussians, read_drive_log
+from lumigrad.client.formats import StoredScene, check_displayed, read_drive_log, read_scene
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.shell.parser import path_of, written_folder
@@ -69,10 +70,24 @@ def _check(scene: Manifest) -> None:
     """Reads a scene's files; prints its content, and warns of what is doubtful."""
     paths = dict.fromkeys(file.path for file in scene.files)
     # Only the means are kept: all files together may be larger than memory.
-    means = {path: np.array(load_gaussians(path).means, np.float64) for path in paths}
+    means: dict[Path, Float64] = {}
+    drawn: list[str] = []
+    for path in paths:
+        stored = read_scene(path)
+        check_displayed(stored, path)
+        means[path] = stored.means.astype(np.float64)
+        drawn += _drawn_otherwise(path.relative_to(scene.folder), stored)
     print("\n".join(_described(scene, {path: len(each) for path, each in means.items()})), flush=True)
-    for doubt in (*doubts(scene), *doubts_of_files(scene, [means[file.path] for file in scene.files])):
+    for doubt in (*doubts(scene), *doubts_of_files(scene, [means[file.path] for file in scene.files]), *drawn):
         warn_caller(f"{scene.folder / NAME}: {doubt}")
+
+
+def _drawn_otherwise(path: Path, stored: StoredScene) -> Iterator[str]:
+    """Yields what a file says of its Gaussians that frames of simulators do not follow."""
+    if stored.antialiased:
+        yield f"{path} was trained with antialiasing, and is drawn without it, so that small Gaussians look larger"
+    if stored.is_flat:
+        yield f"{path} has surfels, which are drawn as volumes of no thickness"
 
 
 def _described(scene: Manifest, counts: Mapping[Path, int]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import re
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Client
+from lumigrad.client.formats import read_scene, save_scene
 from support.driving.fixtures import street_fixture, street_worker_fixture
 from support.driving.scenes import FORWARD, FRONT, WIDE, Street, camera_spec, frame, matrix_of, pose
 from support.driving.stubs import JPEG, MESSAGES, TOP_TO_BOTTOM
@@ -72,6 +74,14 @@ def test_the_command_checks_scenes_and_replays_logs(process: WorkerProcess, plac
     assert doubted.returncode == 0 and f"lumigrad: {manifest}: {doubt}" in doubted.stderr
     with worker("--device", "cpu", "--sensorsim", str(copied)) as other:
         assert other.log.count(doubt) == 1
+    # The files themselves may ask for what frames of simulators do not have.
+    world = read_scene(manifest.with_name("world.ply"))
+    save_scene(replace(world, antialiased=True), manifest.with_name("world.ply"))
+    car = read_scene(manifest.with_name("car.ply"))
+    save_scene(replace(car, scales=car.scales * np.float32([1, 1, 0])), manifest.with_name("car.ply"))
+    doubted = lumigrad("sensorsim", "check", str(copied)).stderr
+    assert "world.ply was trained with antialiasing, and is drawn without it" in doubted
+    assert "car.ply has surfels, which are drawn as volumes" in doubted
     batch = MESSAGES["Batch"](items=[{"request": frame(WIDE)}, {"request": frame(scene_id="nowhere")}])
     aggregate = MESSAGES["Aggregate"](rgb_requests=[frame(FRONT, image_format=JPEG)])
     entries = ((1, MESSAGES["Empty"]()), (3, frame(FRONT)), (30, batch), (21, aggregate))

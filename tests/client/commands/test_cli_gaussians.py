@@ -114,6 +114,18 @@ def test_a_scene_that_was_trained_with_antialiasing_is_rendered_with_it(render, 
     assert sums[True, ()] < 0.5 * sums[False, ()]
 
 
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [(("--camera-model", "fisheye"), "through this lens"), (("--primitive", "surfels"), "as surfels")],
+)
+def test_what_is_drawn_without_antialiasing_says_how_to_go_on(render, scene, options, how):
+    save_gaussians(Gaussians.load(scene), scene, antialiased=True)
+    done = render("-o", "out.png", "--size", "64x48", *options)
+    said = f"--antialiased: the scene was trained with it, as scene.ply says, but nothing is drawn with it {how}; "
+    assert (done.returncode, done.stderr) == (2, f"lumigrad: error: {said}--no-antialiased draws without\n")
+    assert render("-o", "out.png", "--size", "64x48", *options, "--no-antialiased").returncode == 0
+
+
 @pytest.mark.parametrize("output", ["color", "depth", "expected_depth", "alpha"])
 def test_an_orbit_into_a_folder(render, scene, output):
     done = render("--orbit", "4", "--camera", "orbit 10,5", "--show", output, "-o", "frames/", "--size", "80x60")

@@ -12,7 +12,7 @@ from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
-from lumigrad.client.commands.shots import check_camera_file, shots_of
+from lumigrad.client.commands.shots import check_camera_file, say_stretched, shots_of
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
@@ -64,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if settings.get("primitive") == "surfel":
         lens.check_for_surfels()
     check_camera_file(arguments.camera, size=arguments.size, fov=arguments.fov, up=arguments.up)
+    if arguments.size and lens.size:
+        say_stretched(arguments.size, lens.size)
     arguments.size = arguments.size or lens.size
     shots = lens.applied(shots_of(arguments, scene), scene)
     if any(isinstance(shot.camera.model, SensorModel) for shot in shots):

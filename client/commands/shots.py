@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, unit
 from lumigrad.client.values.spheres import Spheres
 
+# The largest ratio of proportions that differ by the rounding of pixels.
+_STRETCH = 1.02
 _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
 
 
@@ -65,12 +68,30 @@ def check_camera_file(aimed: aim.Aim | None, **given: object) -> None:
             raise InvalidArgument.of(name, f"is defined by the camera in {aimed.path}; leave it out")
 
 
+def say_stretched(size: tuple[int, int], *own: tuple[int, int]) -> None:
+    """Says on standard error if pictures of cameras are stretched because --size has other proportions.
+
+    Args:
+        size: width and height of the pictures.
+        own: those of each camera.
+    """
+    for width, height in own:
+        ratio = size[0] * height / (size[1] * width)
+        if not 1 / _STRETCH < ratio < _STRETCH:
+            text = f"{size[0]}x{size[1]} has other proportions than a camera of {width}x{height}"
+            print(f"lumigrad: {text}, whose pictures are stretched", file=sys.stderr)
+            return
+
+
 def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     """Returns the cameras of a data set, or the one that --view names."""
     for name in ("fov", "up"):
         if getattr(arguments, name) is not None:
             raise InvalidArgument.of(name, "is defined by the cameras of the data set; leave it out, or add --orbit")
     views = capture.views if arguments.view is None else (capture.view(arguments.view),)
+    # Other lenses have proportions of their own.
+    if arguments.size and arguments.lens is None and arguments.camera_model is None:
+        say_stretched(arguments.size, *((view.camera.width, view.camera.height) for view in views))
     sized = [view.resized(*arguments.size) if arguments.size else view for view in views]
     # Names may contain folders.
     return [replace(view, name=view.name.replace("/", "_")) for view in sized]

@@ -180,6 +180,15 @@ def test_every_view_of_a_data_set(render, scene, name, client: Client):
         )
 
 
+def test_pictures_of_other_proportions_than_the_photographs_are_called_stretched(render, scene):
+    DATA_SETS["transforms.json"](scene.parent)
+    view = ("--camera", "transforms.json", "--view", "0", "-o", "one.png")
+    said = "lumigrad: 64x64 has other proportions than a camera of 64x48, whose pictures are stretched\n"
+    assert render(*view, "--size", "64x64").stderr == said
+    for options in (("--size", "33x25"), ("--size", "64x64", "--camera-model", "fisheye"), ()):
+        assert render(*view, *options).stderr == "", options
+
+
 def test_a_turn_around_what_the_cameras_of_a_data_set_look_at(render, scene):
     DATA_SETS["transforms.json"](scene.parent)
     done = render("--camera", "transforms.json", "--orbit", "3", "-o", "turn", "--size", "128x96")

@@ -161,7 +161,9 @@ class _Entry:
             if "pose" in self._values and not np.array_equal(position, own[:3]):
                 raise InvalidArgument.of("position", f"expected that of the pose, {own[:3]}, got {position}; give one")
             own = np.concatenate([position, own[3:]])
-        return Obstacle(self._shape(kind), composed(place, pose_array("pose", own)), name, sign=sign)
+        shape = self._shape(kind)
+        placed = composed(place, pose_array("pose", own))
+        return Obstacle(shape, placed, name, sign=sign if isinstance(shape, Mesh) else "auto")
 
     def _check_fields(self, kind: str) -> None:
         """Refuses a field that would be ignored, such as a misspelt pose."""

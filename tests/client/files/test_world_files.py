@@ -47,6 +47,11 @@ def to_segment(points: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.linalg.norm(points - a - share[:, None] * (b - a), axis=1)
 
 
+def test_a_sign_is_for_the_meshes_of_a_world(path: Path):
+    found = {each.name: each.sign for each in read_obstacles(path, sign="unsigned")}
+    assert found.pop("table") == "auto" and set(found.values()) == {"unsigned"}
+
+
 def test_all_kinds_of_obstacles_are_where_the_file_says(path: Path, client: Client):
     world = World.load(path)
     assert world.names == ("table", "ball", "rod", "can", "part", "sheet")

@@ -12,6 +12,7 @@ import torch
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import check_shape
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.compat.gsplat.options import gsplat_refusals
 from lumigrad.client.formats.compressed_ply import write_compressed_ply
 from lumigrad.client.formats.inria_ply import look_columns
@@ -73,7 +74,8 @@ def export_splats(
             _WRITERS[format](scene, path)
         found = path.read_bytes()
     if save_to is not None:
-        Path(save_to).write_bytes(found)
+        with replaced(Path(save_to)) as new:
+            new.write_bytes(found)
     return found
 
 

@@ -64,6 +64,16 @@ def mesh(path: Path, seed: int) -> None:
     Mesh(np.random.default_rng(seed).normal(size=(3 * COUNT, 3)), faces).save(path)
 
 
+def export(path: Path, seed: int) -> None:
+    """Writes a scene with gsplat's exporter."""
+    torch = pytest.importorskip("torch", reason="needs the extra torch")
+    from lumigrad.client.compat.gsplat.exporter import export_splats
+
+    made = torch.randn(COUNT, 14, generator=torch.Generator().manual_seed(seed))
+    means, scales, quats, opacities, sh0 = made.split([3, 3, 4, 1, 3], dim=1)
+    export_splats(means, scales, quats, opacities[:, 0], sh0[:, None], sh0[:, None][:, :0], save_to=path)
+
+
 # Functions that write a file of this name, from a path and a seed.
 WRITERS: dict[str, Callable[[Path, int], Any]] = {
     **dict.fromkeys((f"scene{suffix}" for suffix in WRITABLE), lambda path, seed: gaussians(seed).save(path)),
@@ -75,6 +85,7 @@ WRITERS: dict[str, Callable[[Path, int], Any]] = {
     **dict.fromkeys(("picture.png", "picture.jpg"), lambda path, seed: write_image(path, pixels(seed))),
     "depth.npy": lambda path, seed: write_depth(path, pixels(seed)[..., 0].astype(np.float32)),
     "turn.mp4": video,
+    "exported.ply": export,
     "report.html": lambda path, seed: write_text(path, f"{seed}" * 9000),
 }
 
@@ -100,6 +111,14 @@ def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path: P
     write(path, 2)
     assert contents(tmp_path).keys() == before.keys() and path.read_bytes() != before[name]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_gsplats_exporter_does_not_write_into_the_old_file(tmp_path: Path) -> None:
+    export(tmp_path / "scene.ply", 1)
+    before = (tmp_path / "scene.ply").read_bytes()
+    with open(tmp_path / "scene.ply", "rb") as old:
+        export(tmp_path / "scene.ply", 2)
+        assert old.read() == before != (tmp_path / "scene.ply").read_bytes()
 
 
 def test_a_package_that_openusd_has_not_written_whole_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,8 @@ class Robot:
         chain = Chain(root, all_joints, drives)
         body = Body(given.spheres, chain)
         limits = drives.limits()
-        near = np.clip(0.0, *limits.T) if columns else np.zeros(0)
+        # The lower limit is above the upper one for joints that turn freely: these rest at 0.
+        near = np.where(limits[:, 0] <= limits[:, 1], np.clip(0.0, *limits.T), 0.0)
         rest = np.array([given.rest.get(name, value) for name, value in zip(columns, near, strict=True)])
         return Robot(columns, limits, rest, pose_array("base", base), chain, body, model)
 

@@ -127,6 +127,9 @@ def test_joints_rest_where_the_file_says_or_close_to_zero(tmp_path):
     path = write_urdf(tmp_path / "two.urdf", [lift, JointLine("turn", "continuous", "arm", "hand", limits=None)])
     spheres = {"hand": [[0.0, 0.0, 0.0, 0.1]]}
     np.testing.assert_array_equal(Robot.load(path, spheres).rest, [0.5, 0.0])
+    # The lower limit above the upper one means that the joint turns freely.
+    free = write_urdf(tmp_path / "free.urdf", [replace(lift, limits=(3.14, -3.14))])
+    np.testing.assert_array_equal(Robot.load(free, {"arm": [[0.0, 0.0, 0.0, 0.1]]}).rest, [0.0])
     config = {"collision_spheres": spheres, "cspace": {"joint_names": ["turn", "lift"], "retract_config": [0.2, 1.0]}}
     np.testing.assert_array_equal(Robot.load(path, config).rest, [0.2, 1.0])
     np.testing.assert_array_equal(Robot.load(path, config, joints=["lift"], locked={"turn": 0}).rest, [1.0])

@@ -1,7 +1,8 @@
-"""Warns about values that are probably mistakes: imprecise coordinates, levels as colours, fractions as pixels."""
+"""Warns about values that are probably mistakes: imprecise coordinates, levels as colours, other units and the like."""
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Iterator
@@ -44,6 +45,12 @@ def warn_of_bytes(name: str, colors: Array) -> None:
     if colors.dtype.kind in "iu" and colors.max(initial=0) > 1 and not _silent.get():
         text = f"expected colours with 1 for white, got {colors.dtype}, whose values are used as they are"
         warn_caller(f"{name}: {text}; divide levels by 255")
+
+
+def warn_of_radians(name: str, degrees: float) -> None:
+    """Warns, like `warn_of`, about an angle of view that is so small that it is probably in radians."""
+    if degrees < math.pi and not _silent.get():
+        warn_caller(f"{name}: expected degrees, got {degrees:g}; are they radians?")
 
 
 def warn_of_flags(name: str, levels: Array) -> None:

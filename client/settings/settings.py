@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import to_numpy
+from lumigrad.client.base.cautions import warn_of_bytes
 from lumigrad.client.errors import InvalidArgument
 
 S = TypeVar("S", bound="Settings")
@@ -100,12 +101,13 @@ class RenderSettings(Settings):
 
 def background_of(value: Any) -> float | tuple[float, ...]:
     """Converts a background to one number for all channels, or to a flat tuple of all channels, perhaps per camera."""
-    if type(value) in (int, float):
+    if type(value) is float:
         return float(np.float32(value))
     channels = to_numpy("background", () if value is None else value)
     if channels.dtype.kind not in "fiub":
         text = f"expected a number, or one for each channel, got {value!r}; 0 is black, 1 is white"
         raise InvalidArgument.of("background", text)
+    warn_of_bytes("background", channels)
     channels = channels.astype(np.float32)
     return float(channels) if channels.ndim == 0 else tuple(channels.ravel().tolist())
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64, affine_array, check_shape, float64_array
-from lumigrad.client.base.cautions import warn_of_fractions
+from lumigrad.client.base.cautions import warn_of_fractions, warn_of_radians
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera_models import (
     InriaModel,
@@ -60,7 +60,10 @@ class Camera:
 
     @property
     def position(self) -> Float64:
-        """The position [3] in the world, scene units; with a rolling shutter the mean of start and end."""
+        """The position [3] in the world, scene units; with a rolling shutter the mean of start and end.
+
+        With OpenCV's model -R^T t, from where harmonics are seen, also if R is not a rotation.
+        """
         return self.model.eye
 
     @property
@@ -320,6 +323,7 @@ class Camera:
         fov = number("fov_degrees", fov_degrees)
         if not 0.0 < fov < 180.0:
             raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov:g}")
+        warn_of_radians("fov_degrees", fov)
         center = _pixels("width", width) / 2, _pixels("height", height) / 2
         focal = center[1] / math.tan(math.radians(fov) / 2)
         return Camera.opencv(focal, focal, *center, rotation, -rotation @ eye, width, height)

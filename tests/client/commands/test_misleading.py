@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.torch import render_gaussians, render_gaussians_2d
+from support.gaussians.clouds import post
 
 CAMERA = Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=8, height=6)
 SCENE = {
@@ -115,6 +117,24 @@ def test_cameras_in_place_of_matrices_are_told_what_to_pass() -> None:
         for given, got in ((CAMERA, "a Camera"), ([CAMERA], "cameras")):
             with pytest.raises(InvalidArgument, match=rf"^viewmats: expected a tensor, got {got}; pass it as camera="):
                 function(**{**tensors(), "viewmats": given}, sh_degree=0, width=8, height=6)
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), 128, np.array([0, 0, 9], np.uint8)], ids=str)
+def test_levels_of_backgrounds_are_called_that(client: Client, background: Any) -> None:
+    with pytest.warns(UserWarning, match="background: expected colours with 1 for white, got u?int"):
+        client.render(post(), Camera.look_at((0, 0, -4), (0, 0, 0), width=8, height=8), background=background)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for usual in ((1, 1, 1), 0, 1.0, (0.5, 0.25, 0)):
+            client.render(post(), Camera.look_at((0, 0, -4), (0, 0, 0), width=8, height=8), background=usual)
+
+
+def test_radians_in_place_of_degrees_are_called_that() -> None:
+    with pytest.warns(UserWarning, match=r"fov_degrees: expected degrees, got 0\.8; are they radians\?"):
+        Camera.look_at((0, 0, -4), (0, 0, 0), fov_degrees=0.8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Camera.orbit((0, 0, 0), 4, 30, 20, fov_degrees=4)
 
 
 def test_backgrounds_are_channels_of_each_camera_of_all_or_one_number(client: Client) -> None:

@@ -85,7 +85,7 @@ class OpenCVModel:
         fy: focal length in y, in the unit of `fx`.
         cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
         cy: principal point in y, pixels.
-        rotation: [3, 3] world to camera. Gaussians accept any matrix, spheres only rotations.
+        rotation: [3, 3] world to camera. Gaussians accept any matrix, with the eye at -R^T t; spheres only rotations.
         translation: [3] world to camera, scene units.
         projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres support only "pinhole".
         distortion: for a pinhole: empty, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres support none.

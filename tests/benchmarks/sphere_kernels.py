@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from lumigrad.kernels.spheres import Camera, Settings, State, backward, forward
@@ -15,14 +14,12 @@ WANTED = ("positions", "colors", "radii", "cameras")
 class KernelBenchmark:
     """A scene on a film of one size; forward keeps what backward needs, as in training."""
 
-    def __init__(self, case: str, scene: Scene, width: int, height: int, semantics: str, views: int = 1) -> None:
-        """Each view is turned by half a degree."""
+    def __init__(self, case: str, scene: Scene, width: int, height: int, semantics: str) -> None:
         self._case, self._semantics = case, semantics
         self._inputs = [torch.from_numpy(values) for values in (scene.positions, scene.colors, scene.radii)]
-        turns = [(*CAMERA[:3], 0.0, np.deg2rad(0.5 * view), 0.0, *CAMERA[6:]) for view in range(views)]
-        self._cameras = [Camera.pulsar(camera, width, height) for camera in turns]
+        self._cameras = [Camera.pulsar(CAMERA, width, height)]
         self._settings = Settings(GAMMA, MAX_DEPTH, semantics=semantics, n_track=N_TRACK)
-        self._upstream = {"color": torch.from_numpy(output_gradient(width, height)).repeat(views, 1, 1, 1)}
+        self._upstream = {"color": torch.from_numpy(output_gradient(width, height))[None]}
 
     def run(self) -> list[Measured]:
         """Measures forward, then backward on the state of a forward pass just before it, as in training."""

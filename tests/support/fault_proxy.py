@@ -80,10 +80,8 @@ class FaultProxy:
     `up` is the direction of requests, `down` that of replies.
     """
 
-    def __init__(self, worker: str, *, buffer_bytes: int = 0) -> None:
-        """`buffer_bytes` is the size of the sockets' buffers; 0 keeps the system's default."""
+    def __init__(self, worker: str) -> None:
         self._worker = _address(worker)
-        self._buffer_bytes = buffer_bytes
         self.up, self.down = Way(), Way()
         # New connections are reset while this is False.
         self.accepts = True
@@ -174,9 +172,6 @@ class FaultProxy:
         made = socket.socket()
         made.setblocking(False)
         self._sockets.add(made)
-        if self._buffer_bytes:
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                made.setsockopt(socket.SOL_SOCKET, option, self._buffer_bytes)
         return made
 
 

@@ -147,15 +147,15 @@ def lens_of(arrays: Arrays, settings: Mapping[str, Any], camera: int, prefix: st
     )
 
 
-def glass_of(arrays: Arrays, prefix: str = "in_") -> Windshield | None:
+def glass_of(arrays: Arrays) -> Windshield | None:
     """The windshield, if there is one."""
-    if f"{prefix}windshield_h" not in arrays:
+    if "in_windshield_h" not in arrays:
         return None
-    horizontal, vertical = (arrays[f"{prefix}windshield_{axis}"].tolist() for axis in ("h", "v"))
+    horizontal, vertical = (arrays[f"in_windshield_{axis}"].tolist() for axis in ("h", "v"))
     back = {}
-    if f"{prefix}windshield_h_inv" in arrays:
+    if "in_windshield_h_inv" in arrays:
         back["horizontal_inverse"], back["vertical_inverse"] = (
-            arrays[f"{prefix}windshield_{axis}_inv"].tolist() for axis in ("h", "v")
+            arrays[f"in_windshield_{axis}_inv"].tolist() for axis in ("h", "v")
         )
     return Windshield(horizontal=horizontal, vertical=vertical, **back)
 

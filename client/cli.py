@@ -75,5 +75,5 @@ def _failed(error: BaseException, options: Mapping[str, str]) -> int:
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
         traceback.print_exception(error)
     if not isinstance(error, KeyboardInterrupt | BrokenPipeError):
-        print(f"lumigrad: error: {error_message(error, options)}", file=sys.stderr)
+        exits.say(f"error: {error_message(error, options)}")
     return exits.exit_code(error, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from lumigrad.client.datasets.doubts import DoubtfulCameras
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.fitting.picture_file import read_header
 from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.exits import say
 from lumigrad.client.shell.parser import path_of, written_folder
 
 _READ = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
@@ -55,8 +55,8 @@ def _run(arguments: argparse.Namespace) -> int:
     lines = colmap_run.steps(
         arguments.photographs, output, has_one_camera=has_one_camera, is_sequence=arguments.sequential
     )
-    _say(f"{len(found)} photographs of {'one camera' if has_one_camera else 'several cameras or focal lengths'}")
-    colmap_run.run(lines, output, _say)
+    say(f"{len(found)} photographs of {'one camera' if has_one_camera else 'several cameras or focal lengths'}")
+    colmap_run.run(lines, output, say)
     model = find_model(output / colmap_run.WORK)
     if model is None:
         raise LumigradError(f"COLMAP found no cameras for {arguments.photographs}: {_ADVICE}")
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     names = {path.relative_to(arguments.photographs).as_posix() for path in found}
     without = sorted(names - {Path(view.file).as_posix() for view in capture.views})
     if without:
-        _say(f"{len(without)} of {len(found)} photographs have no camera, the first is {without[0]}: {_ADVICE}")
+        say(f"{len(without)} of {len(found)} photographs have no camera, the first is {without[0]}: {_ADVICE}")
     points = len(capture.points) if capture.points is not None else 0
     print(f"{output}: cameras of {len(capture)} of {len(found)} photographs, {points:,} points")
     print(f"next: lumigrad fit {output} -o {output.with_suffix('.ply').name}")
@@ -102,12 +102,8 @@ def _photographs(folder: Path) -> list[Path]:
         text = f"expected at least {_LEAST} photographs in {folder}, found {len(found)}"
         raise InvalidArgument.of("photographs", f"{text}; {unread}" if unread else text)
     if unread:
-        _say(unread)
+        say(unread)
     return found
-
-
-def _say(text: str) -> None:
-    print(f"lumigrad: {text}", file=sys.stderr, flush=True)
 
 
 command = Command("find the cameras of photographs with COLMAP, for fit", _add_arguments, _run)

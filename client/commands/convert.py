@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from lumigrad.client.commands.options import option
@@ -14,6 +13,7 @@ from lumigrad.client.formats.beside import SceneView, beside, read_offset, write
 from lumigrad.client.formats.levels.building import write_levels
 from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.exits import say
 from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import Stages
 
@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
         view.save(arguments.output)
     _write_offset(arguments.scene, arguments.output)
     if lost:
-        print(f"lumigrad: {arguments.output} {'; '.join(lost)}", file=sys.stderr)
+        say(f"{arguments.output} {'; '.join(lost)}")
     return 0
 
 
@@ -77,7 +77,7 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     with replacing(arguments.output), Stages() as stages:
         built = write_levels(arguments.scene, arguments.output, progress=stages.show, **degree)
     if built.skipped:
-        print(f"lumigrad: left out {built.skipped:,} Gaussians that are not finite", file=sys.stderr)
+        say(f"left out {built.skipped:,} Gaussians that are not finite")
     size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
     print(
         f"{arguments.output}: {built.count:,} Gaussians in {built.pages:,} pages with {built.levels} levels, "
@@ -90,7 +90,7 @@ def _write_offset(scene: Path, output: Path) -> None:
     """Copies the offset beside a scene; without one, reports and removes a stale offset beside the output."""
     offset = read_offset(scene)
     if offset is None and (stale := beside(output, "offset")).exists():
-        print(f"lumigrad: removes {stale}, because the coordinates of {output} have no offset", file=sys.stderr)
+        say(f"removes {stale}, because the coordinates of {output} have no offset")
     write_offset(output, offset)
 
 

@@ -42,7 +42,7 @@ from lumigrad.client.formats.beside import Offset, offset_text
 from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.exits import json_text
+from lumigrad.client.shell.exits import json_text, say
 from lumigrad.client.shell.parser import path_of
 from lumigrad.client.training.options import extent_of
 from lumigrad.client.training.trainer import Trainer
@@ -314,7 +314,7 @@ def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
         replaced.append(f"the results of a fit in {folder}")
     if replaced:
         hint = "; --resume continues that fit while the worker has it" if resumable else ""
-        print(f"lumigrad: will replace {' and '.join(replaced)}{hint}", file=sys.stderr)
+        say(f"will replace {' and '.join(replaced)}{hint}")
 
 
 def _results(folder: Path) -> list[Path]:
@@ -364,10 +364,9 @@ def _beginning(
         points = capture.points
         if points is None:
             points = random_points(capture, arguments.seed)
-            print(
-                f"lumigrad: {arguments.dataset} has no initial points: the fit begins with {len(points):,} random "
+            say(
+                f"{arguments.dataset} has no initial points: the fit begins with {len(points):,} random "
                 "points where the cameras look; to begin with a scene, pass --begin FILE",
-                file=sys.stderr,
             )
         begin = _begun_at(points, arguments)
     check_begin(arguments, begin)

@@ -17,6 +17,7 @@ from lumigrad.client.fitting.memory import memory_of, size_text
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, are_held_out
 from lumigrad.client.formats.beside import offset_text
+from lumigrad.client.shell.exits import say
 
 # If an otherwise good fit gains more than this from matched colours, the user should know.
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
@@ -52,11 +53,10 @@ def say_axes(arguments: argparse.Namespace, capture: Capture) -> None:
     """Says on standard error if most cameras look away from what they surround."""
     away = looking_away(capture)
     if away > _MOST * len(capture):
-        print(
-            f"lumigrad: {away} of {len(capture)} cameras of {arguments.dataset} look away from the point where their "
+        say(
+            f"{away} of {len(capture)} cameras of {arguments.dataset} look away from the point where their "
             "axes meet: perhaps their matrices have OpenCV's axes (y down, z forward), where transforms.json has "
-            "OpenGL's (y up, z back), or map from the world to the camera; a capture from the inside may be right",
-            file=sys.stderr,
+            "OpenGL's (y up, z back), or map from the world to the camera; a capture from the inside may be right"
         )
 
 
@@ -64,10 +64,9 @@ def say_colours(scores: Scores, background: Background) -> None:
     """Says on standard error if a good fit would be much better with other colours."""
     higher = scores.matched_psnr - scores.psnr
     if higher > _MISMATCH_DB and scores.psnr > _GOOD_DB:
-        print(
-            f"lumigrad: with colours matched, the score would be {higher:.1f} dB higher: perhaps the photographs "
-            f"differ in exposure (--exposures), or the background is {background.opposite} (--background)",
-            file=sys.stderr,
+        say(
+            f"with colours matched, the score would be {higher:.1f} dB higher: perhaps the photographs "
+            f"differ in exposure (--exposures), or the background is {background.opposite} (--background)"
         )
 
 
@@ -108,10 +107,9 @@ def say_weights(weighted: Mapping[str, float], fitted: Sequence[Shot]) -> None:
     if weighted:
         first = next(shot.name for shot in fitted if shot.name in weighted)
         share = f"{weighted[first]:.0%}" if weighted[first] >= 0.01 else "less than 1%"
-        print(
-            f"lumigrad: masks of {len(weighted)} of {len(fitted)} fitted photographs have levels between black and "
-            f"white, which weight their pixels: {share} of {first}",
-            file=sys.stderr,
+        say(
+            f"masks of {len(weighted)} of {len(fitted)} fitted photographs have levels between black and "
+            f"white, which weight their pixels: {share} of {first}"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import grpc
 
@@ -44,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             status = _status(address, credentials, arguments)
         except LumigradError as error:
-            print(f"lumigrad: error: {exits.error_message(error, {})}", file=sys.stderr)
+            exits.say(f"error: {exits.error_message(error, {})}")
             codes.append(exits.exit_code(error))
         else:
             name = _STATUS.get(status, str(status))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.save import WRITABLE, losses
 from lumigrad.client.formats.scene import SRGB
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.exits import json_text
+from lumigrad.client.shell.exits import json_text, say
 from lumigrad.client.transport.addresses import Targets
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.workers.info import WorkerInfo
@@ -60,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     answered = {info.target for info in infos}
     for address in () if targets.is_lone else targets.addresses():
         if address.target not in answered:
-            print(f"lumigrad: no answer from {address.target}", file=sys.stderr)
+            say(f"no answer from {address.target}")
     return 0
 
 
@@ -83,9 +82,7 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
         faces = PlyHeader.read(path).elements.get("face")
         if faces is not None and faces.count:
             text = f"{path} is a mesh with {counted(faces.count, 'faces')}, whose vertices are shown as spheres"
-            print(
-                f"lumigrad: {text}; `lumigrad query {path} --spheres FILE` measures distances from it", file=sys.stderr
-            )
+            say(f"{text}; `lumigrad query {path} --spheres FILE` measures distances from it")
         count, more = len(corners), {"kind": "spheres"}
     box = {"low": corners.min(axis=0), "high": corners.max(axis=0)} if len(corners) else {}
     rounded = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}

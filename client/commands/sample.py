@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from threading import Event
 
 from lumigrad.client.base.extras import require
@@ -15,7 +14,7 @@ from lumigrad.client.samples.capture import views, write_capture
 from lumigrad.client.samples.city import write_city
 from lumigrad.client.samples.photographer import Exposure, photograph
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.exits import naming
+from lumigrad.client.shell.exits import naming, say
 from lumigrad.client.shell.parser import written_path
 from lumigrad.client.shell.stages import Stages
 
@@ -79,7 +78,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     if arguments.output.exists() and not arguments.output.is_dir():
         raise InvalidArgument.of("OUTPUT", f"expected a folder for a capture, got the file {arguments.output}")
     if arguments.output.is_dir() and any(arguments.output.iterdir()):
-        print(f"lumigrad: {arguments.output} is not empty: replaces what has the same name in it", file=sys.stderr)
+        say(f"{arguments.output} is not empty: replaces what has the same name in it")
     width, height = arguments.size or _SIZE
     planned = views(arguments.photographs or _PHOTOGRAPHS, width, height)
 
@@ -88,7 +87,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     def job(index: int) -> Exposure:
         return photograph(planned[index].camera, stopping)
 
-    print(f"lumigrad: computing {len(planned)} photographs of {width}x{height} on this machine", file=sys.stderr)
+    say(f"computing {len(planned)} photographs of {width}x{height} on this machine")
     exposures = in_order(job, range(len(planned)), stopping)
     taken = with_progress(exposures, len(planned), "photographing", "photograph")
     with naming(arguments.output):

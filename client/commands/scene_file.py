@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS
 from lumigrad.client.settings.gaussians import Primitive
+from lumigrad.client.shell.exits import say
 from lumigrad.client.shell.parser import path_of, suggested
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
@@ -174,14 +174,14 @@ def replacing(path: Path) -> Iterator[None]:
     is_there = path.is_file() or (path.is_dir() and has_levels(path))
     yield
     if is_there:
-        print(f"lumigrad: replaced {path}", file=sys.stderr)
+        say(f"replaced {path}")
 
 
 def read_gaussians(path: Path, lod: int | None) -> StoredScene:
     """Reads a file of Gaussians without those that cannot be rendered, and reports their number."""
     stored = read_scene(path, skip_invalid=True, lod=lod)
     if stored.skipped:
-        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+        say(f"left out {stored.skipped:,} Gaussians that are not finite")
     return stored
 
 
@@ -255,7 +255,7 @@ def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:
         if value and asked is not None:
             raise InvalidArgument.of("depth_order", f"expected z with {name}, got distance")
         if value:
-            print(f"lumigrad: draws by depth, not by distance as the file says, because of {name}", file=sys.stderr)
+            say(f"draws by depth, not by distance as the file says, because of {name}")
             return {}
     return {"depth_order": "distance", "projection_method": "unscented"}
 

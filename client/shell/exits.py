@@ -120,7 +120,7 @@ def told_warnings() -> Iterator[None]:
     ) -> None:
         is_own = issubclass(category, UserWarning) and (filename == script or Path(filename).is_relative_to(own))
         if is_own or issubclass(category, PrecisionWarning):
-            print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
+            say(" ".join(str(message).split()))
         else:
             usual(message, category, filename, lineno, file, line)
 
@@ -171,6 +171,11 @@ def ending_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def say(text: str) -> None:
+    """Tells the user something on standard error, beside the results on standard output."""
+    print(f"lumigrad: {text}", file=sys.stderr, flush=True)
 
 
 def json_text(value: Any) -> str:

@@ -127,7 +127,8 @@ class _Trees:
 
     def elsewhere(self) -> dict[_Key, Any]:
         """The trees outside host memory."""
-        return {key: tree for key, tree in self._built.items() if key[0] != CpuEngine.key}
+        built = self._built.copy()  # Another thread may add a tree now.
+        return {key: tree for key, tree in built.items() if key[0] != CpuEngine.key}
 
     def refittable(self, host: Any) -> dict[_Key, Any]:
         """Trees outside host memory that can be refitted to `host`, which has the same triangles after a move."""

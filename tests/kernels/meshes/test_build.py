@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Instance, Mesh, World
+from lumigrad.kernels.meshes.engine import CpuEngine
 from support.backends import mesh_engines
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
@@ -72,6 +74,31 @@ def test_reports_are_those_of_definitions(name: str, mesh_engine: Engine) -> Non
     assert not mesh.rebuilt and mesh.growth == 1
     assert mesh.vertices == len(SHAPES[name].vertices) and mesh.faces == len(SHAPES[name].faces)
     assert mesh.bytes > 36 * (mesh.faces - mesh.report.degenerate_faces - mesh.report.duplicate_faces)
+
+
+class BusyKey(str):
+    """The key of an engine; while it is compared with another one, a thread builds the tree of the CPU's engine."""
+
+    mesh: Mesh
+
+    def __ne__(self, other: object) -> bool:
+        thread = threading.Thread(target=self.mesh.solid, args=(CpuEngine(), "normals"))
+        thread.start()
+        thread.join()
+        return str.__ne__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_memory_is_counted_while_another_thread_builds_a_tree() -> None:
+    shape = shapes.box()
+    mesh = Mesh.build(*map(torch.from_numpy, (shape.vertices, shape.faces)))
+    without = mesh.bytes
+    elsewhere = CpuEngine()
+    elsewhere.key = BusyKey("elsewhere")
+    elsewhere.key.mesh = mesh
+    mesh.solid(elsewhere, "normals")
+    assert mesh.bytes > without
 
 
 @functools.cache

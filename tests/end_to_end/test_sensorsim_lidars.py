@@ -12,9 +12,9 @@ from scipy.spatial import cKDTree
 
 from lumigrad.client import Camera, Client, InvalidArgument, SpinningLidar
 from support.driving.fixtures import driving_client_fixture, street_fixture, street_worker_fixture
-from support.driving.scenes import FRONT, SCENE, frame, matrix_of, moved, pose
+from support.driving.scenes import FRONT, SCENE, Street, frame, matrix_of, moved, pose
 from support.driving.stubs import MESSAGES, TOP_TO_BOTTOM, DrivingClient
-from support.workers.worker import WorkerProcess
+from support.workers.worker import WorkerProcess, worker
 
 DEVICES = {"PANDAR128": 0, "AT128": 1}
 AT_US = 1_500_000

@@ -42,8 +42,12 @@ def write_glb(scene: StoredScene, path: str | PathLike[str]) -> None:
 
 
 def write_gltf(scene: StoredScene, path: str | PathLike[str]) -> None:
-    """Writes a .gltf file, and its buffer to a .bin file of the same name."""
+    """Writes a .gltf file, and its buffer to a .bin file of the same name, which replaces that of an older .gltf."""
     buffer = Path(path).with_suffix(".bin")
+    if buffer.exists() and not Path(path).exists():
+        # COLMAP's models, for example, have files of this suffix.
+        text = f"expected no {buffer.name} beside a new .gltf file, whose numbers it would have"
+        raise malformed(path, f"{text}, got one of something else; choose another name, or write .glb")
     values, content = _document(scene, quote(buffer.name))
     # Neither file is replaced before both are written.
     with replaced(buffer) as numbers, replaced(path) as text:

@@ -34,6 +34,17 @@ def test_what_is_written_is_read_bit_by_bit(tmp_path, suffix, degree):
     np.testing.assert_allclose(read.quats, made.quats, atol=1e-7)
 
 
+def test_a_buffer_replaces_no_file_of_something_else(tmp_path):
+    (tmp_path / "points3D.bin").write_bytes(b"of COLMAP")
+    with pytest.raises(InvalidArgument, match=r"expected no points3D\.bin beside a new \.gltf file"):
+        gaussians_of(cloud(count=3)).save(tmp_path / "points3D.gltf")
+    assert (tmp_path / "points3D.bin").read_bytes() == b"of COLMAP"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["points3D.bin"]
+    for count in (3, 5):
+        gaussians_of(cloud(count=count)).save(tmp_path / "scene.gltf")
+        assert len(Gaussians.load(tmp_path / "scene.gltf")) == count
+
+
 def test_another_reader_finds_the_same_gaussians_in_the_axes_of_gltf(tmp_path):
     made = cloud(count=50, degree=3)
     gaussians_of(made).save(tmp_path / "scene.glb")

@@ -224,6 +224,7 @@ def destination_of(
     path: Path, content: Content, shots: Sequence[View], channels: int, everything: tuple[str, ...], fps: float
 ) -> Files:
     """Returns the destination for `path`; raises InvalidArgument if it cannot store these images."""
+    _check_photographs(path, shots)
     if path.suffix and path.suffix != ".mp4":
         if len(shots) > 1:
             raise InvalidArgument.of(
@@ -242,6 +243,15 @@ def destination_of(
     if any((shot.camera.width, shot.camera.height) != (width, height) for shot in shots):
         raise InvalidArgument.of("size", "expected WxH for a video, because the views differ in size")
     return Video(path, content, width, height, fps)
+
+
+def _check_photographs(path: Path, shots: Sequence[View]) -> None:
+    """Raises InvalidArgument if images would replace the photographs of the shots."""
+    for shot in shots:
+        written = path if path.suffix else path / f"{shot.name}.png"
+        if shot.image is not None and written.exists() and written.samefile(shot.image):
+            text = f"expected another place than that of the photographs, got {written}, which is one of them"
+            raise InvalidArgument.of("output", text)
 
 
 def output_path(text: str) -> Path:

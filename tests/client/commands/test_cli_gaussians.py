@@ -180,6 +180,21 @@ def test_every_view_of_a_data_set(render, scene, name, client: Client):
         )
 
 
+@pytest.mark.parametrize("output", ["photos", "photos/", "photos/photo_1.png"])
+def test_photographs_are_not_replaced_by_pictures_of_the_scene(render, scene, output):
+    frames = transforms(shots(), **TOP)
+    for frame in frames["frames"]:
+        frame["file_path"] = f"photos/{Path(frame['file_path']).stem}.png"
+    scene.with_name("transforms.json").write_text(json.dumps(frames))
+    scene.with_name("photos").mkdir()
+    for number in range(5):
+        (scene.with_name("photos") / f"photo_{number}.png").write_bytes(b"a photograph")
+    view = ("--view", "photo_1") if output.endswith(".png") else ()
+    done = render("--camera", "transforms.json", *view, "-o", output)
+    assert done.returncode == 2 and "--output: expected another place than that of the photographs" in done.stderr
+    assert {path.read_bytes() for path in scene.with_name("photos").iterdir()} == {b"a photograph"}
+
+
 def test_pictures_of_other_proportions_than_the_photographs_are_called_stretched(render, scene):
     DATA_SETS["transforms.json"](scene.parent)
     view = ("--camera", "transforms.json", "--view", "0", "-o", "one.png")

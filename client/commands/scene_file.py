@@ -221,7 +221,7 @@ def _say_unseen(spheres: Spheres, background: Any) -> None:
     differences = np.abs(spheres.colors - np.asarray(1.0 if background is None else background))
     if len(spheres) and differences.max() < _LEVEL:
         text = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
-        print(f"lumigrad: {text}", file=sys.stderr)
+        say(text)
 
 
 def check_antialiased(arguments: argparse.Namespace, settings: Mapping[str, Any], how: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from lumigrad.client.datasets.calibration import TYPE
 from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.beside import SceneView
+from lumigrad.client.shell.exits import say
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, unit
@@ -79,7 +79,7 @@ def say_stretched(size: tuple[int, int], *own: tuple[int, int]) -> None:
         ratio = size[0] * height / (size[1] * width)
         if not 1 / _STRETCH < ratio < _STRETCH:
             text = f"{size[0]}x{size[1]} has other proportions than a camera of {width}x{height}"
-            print(f"lumigrad: {text}, whose pictures are stretched", file=sys.stderr)
+            say(f"{text}, whose pictures are stretched")
             return
 
 

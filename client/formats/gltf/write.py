@@ -46,8 +46,8 @@ def write_gltf(scene: StoredScene, path: str | PathLike[str]) -> None:
     buffer = Path(path).with_suffix(".bin")
     if buffer.exists() and not Path(path).exists():
         # COLMAP's models, for example, have files of this suffix.
-        text = f"expected no {buffer.name} beside a new .gltf file, whose numbers it would have"
-        raise malformed(path, f"{text}, got one of something else; choose another name, or write .glb")
+        expected = f"expected no {buffer.name} beside a new .gltf file, whose numbers it would have"
+        raise malformed(path, f"{expected}, got one of something else; choose another name, or write .glb")
     values, content = _document(scene, quote(buffer.name))
     # Neither file is replaced before both are written.
     with replaced(buffer) as numbers, replaced(path) as text:

@@ -16,7 +16,7 @@ from lumigrad.client.base.arguments import names, truth
 from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Gradients, Timings
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import InvalidArgument, SceneNotFound, VersionMismatch
 from lumigrad.client.rendering.drawn_levels import DrawnLevels
 from lumigrad.client.rendering.request import (
     PER_CAMERA,
@@ -44,7 +44,7 @@ from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import render_pb2, scene_pb2
 
 # Outputs whose gradients can only be passed if the frame has the output: their derivatives depend on its values.
 _NEEDED = (
@@ -105,6 +105,9 @@ class Frame(Result):
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, request, shown, kept, timings)
         self.files = files
+        # What a name of files stood for when the frame was rendered: a file may be replaced at any time.
+        is_named = isinstance(request.scene, SceneHandle) and not request.scene.scene_id
+        self._drawn = reply.scene if reply is not None and is_named else None
         self.levels: DrawnLevels | None = None
         if reply is not None and reply.HasField("levels"):
             self.levels = DrawnLevels.of(reply.levels)
@@ -195,7 +198,7 @@ class Frame(Result):
         Raises:
             InvalidArgument: no gradient was passed, or one has the wrong shape or belongs to an output that the frame
                 lacks.
-            SceneNotFound: the worker must render the frame again, and no longer has the scene.
+            SceneNotFound: the worker must render the frame again, and no longer has the scene, or its file has changed.
             LumigradError: no worker answered in time, or none has room.
 
         Example:
@@ -230,12 +233,29 @@ class Frame(Result):
         form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.gradient_format], sparse=request.sparse)
         blank = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(wanted=request.wanted, format=form))
 
-        def again(spec: render_pb2.BackwardSpec, source: Any, payload: PayloadWriter) -> None:
-            fill_spec(spec.render, render, source, payload)
+        upstream, most, drawn = request.output_gradients, most_gradient_bytes(render, request), self._drawn
 
-        upstream, most = request.output_gradients, most_gradient_bytes(render, request)
-        reply = self._differentiate("render", render.stored, blank, again, upstream, call, release, most)
+        def again(spec: render_pb2.BackwardSpec, source: Any, payload: PayloadWriter) -> None:
+            fill_spec(spec.render, render, drawn or source, payload)
+
+        ask = partial(self._differentiate, "render", render.stored, blank, again, upstream, call, release, most)
+        try:
+            reply = ask()
+        except (SceneNotFound, VersionMismatch):
+            if drawn is None:
+                raise
+            drawn = self._read_again(drawn, call)
+            reply = ask()
         return Gradients(gradients_of(reply, render.single), reply.timings)
+
+    def _read_again(self, drawn: scene_pb2.SceneRef, call: Call) -> scene_pb2.SceneRef:
+        """Has a worker read the files of the frame's scene again; raises SceneNotFound if they have changed."""
+        assert self.request.stored is not None
+        name = self.request.stored.name
+        attempts = RoutedAttempts(self._workers, Route(name, is_movable=False), call)
+        while True:
+            with attempts as worker:
+                return worker.store.read_again(name, drawn, attempts.call)
 
     def _missing(self, name: str) -> str:
         if name in self.encoded:

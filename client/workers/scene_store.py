@@ -38,6 +38,8 @@ _MAX_RESTORED = 1 << 14
 # Limit of scenes that are repaired at the same time.
 _REPAIRS = 16
 _NAME_BYTES = 8
+# A scene's id begins with this many digits of its content hash.
+_HASH_DIGITS = 16
 # Page size of lists of scenes.
 _LISTED = 4096
 
@@ -140,6 +142,14 @@ class SceneStore:
         """Makes the worker read a file; calls name its address, so a worker that dropped the scene reads it again."""
         handle = self.get(address, False, call, field="name")
         return replace(handle, scene_id="", version=0, name=address, affinity=address)
+
+    def read_again(self, name: str, drawn: scene_pb2.SceneRef, call: Call) -> scene_pb2.SceneRef:
+        """Makes the worker read files that it has dropped; raises SceneNotFound if they are not what was `drawn`."""
+        found = self.get(name, False, call, field="name")
+        if drawn.version != found.version or drawn.scene_id[:_HASH_DIGITS] != found.scene_id[:_HASH_DIGITS]:
+            text = f"{name} has changed since the frame was rendered, and the worker no longer has what it was"
+            raise SceneNotFound(f"{text}: render the frame again", scene_id=drawn.scene_id)
+        return scene_pb2.SceneRef(scene_id=found.scene_id, version=found.version)
 
     def get(self, name: str, with_tensors: bool, call: Call, *, field: str = "scene_id") -> SceneHandle:
         """Returns a handle to a scene, found by its id or name.

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client import Camera, Client, Frame, Gaussians
+from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound
 from lumigrad.client.rendering import batch
 from support.gaussians.clouds import post
 from support.workers.worker import worker
@@ -99,35 +99,78 @@ def test_a_handle_means_the_file_as_it_is(client: Client, root: Path) -> None:
     assert client.put(file.as_uri()).count == len(made.means[::2])
 
 
+def half(first: int) -> Gaussians:
+    """Every second Gaussian of the post."""
+    made, part = post(), slice(first, None, 2)
+    return Gaussians(
+        made.means[part], made.quats[part], made.scales[part], made.opacities[part], colors=made.colors[part]
+    )
+
+
+def replace(file: Path, number: int) -> None:
+    new = file.with_name("next.ply")
+    half(number).save(new)
+    os.replace(new, file)
+
+
 def test_no_call_or_frame_shows_a_file_that_was_replaced(root: Path) -> None:
-    file, made = root / "scenes" / "replaced.ply", post()
-    halves = [
-        Gaussians(
-            made.means[at::2], made.quats[at::2], made.scales[at::2], made.opacities[at::2], colors=made.colors[at::2]
-        )
-        for at in (0, 1)
-    ]
-
-    def replace(number: int) -> None:
-        halves[number].save(root / "scenes" / "next.ply")
-        os.replace(root / "scenes" / "next.ply", file)
-
+    file = root / "scenes" / "replaced.ply"
     # Without the lookup of files for each call, repeated calls would draw the same content for an hour.
     before = ("from lumigrad.server.rpc import prepared_calls", "prepared_calls._LOOK_SECONDS = 3600.0")
     options = (*OPTIONS, "--scene-files", str(root / "scenes"))
     with worker(*options, before=before) as process, Client(process.target) as client:
-        replace(0)
+        replace(file, 0)
         handle = client.put(file.as_uri())
         shown: dict[int, np.ndarray] = {}
         with client.stream(handle) as stream:
             for number in (0, 1, 0, 1):
-                replace(number)
+                replace(file, number)
                 for _ in range(4):
                     stream.send(CAMERA)
                     frame, called = stream.receive().color, picture(client, handle)
                     assert np.array_equal(frame, called)
                     assert np.array_equal(called, shown.setdefault(number, called))
         assert not np.array_equal(shown[0], shown[1])
+
+
+@pytest.mark.parametrize("way", ["render", "batch", "stream"])
+def test_gradients_are_of_the_content_that_a_frame_shows(root: Path, way: str) -> None:
+    file = root / "scenes" / "differentiated.ply"
+    with worker(*OPTIONS, "--scene-files", str(root / "scenes")) as process, Client(process.target) as client:
+        replace(file, 0)
+        handle = client.put(file.as_uri())
+        plain = client.render(Gaussians.load(file), CAMERA, retain=True)
+        expected = plain.backward(np.ones_like(plain.color)).means
+
+        def frame() -> Frame:
+            if way == "render":
+                return client.render(handle, CAMERA)
+            if way == "batch":
+                (found,) = client.render_batch([(handle, CAMERA)])
+                assert isinstance(found, Frame)
+                return found
+            with client.stream(handle) as stream:
+                stream.send(CAMERA)
+                return stream.receive()
+
+        def lose() -> None:
+            for stored in client.list():
+                if stored.scene_id:
+                    client.delete(stored.scene_id)
+
+        def assert_differentiated(shown: Frame) -> None:
+            assert np.array_equal(shown.backward(np.ones_like(shown.color)).means, expected)
+
+        assert_differentiated(frame())
+        shown = frame()
+        lose()
+        assert_differentiated(shown)
+        shown, last = frame(), frame()
+        replace(file, 1)
+        assert_differentiated(shown)
+        lose()
+        with pytest.raises(SceneNotFound, match=r"differentiated\.ply has changed since the frame was rendered"):
+            last.backward(np.ones_like(last.color))
 
 
 @pytest.mark.parametrize(

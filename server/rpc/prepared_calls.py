@@ -22,7 +22,7 @@ from lumigrad.kernels._native import (
 )
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
+from lumigrad.server.core.errors import InvalidArgumentError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.streams import check_room
 from lumigrad.server.engines.prepared import Example, PreparedRender, prepared_render
 from lumigrad.server.engines.prepared_passes import PreparedPass
@@ -77,14 +77,15 @@ class Lookup:
         return prepared, room
 
     def _scene(self, name: str, version: int) -> StoredScene | None:
-        if version == NAMED:
-            named = self._named.get(name)
-            known = "" if named is None else named.content_hash
-            return self._scenes.find_content(known, counts=False) if known else None
         try:
-            return self._scenes.find(name, version)
-        except (SceneNotFoundError, VersionMismatchError):
+            if version != NAMED:
+                return self._scenes.find(name, version)
+            named = self._named.get(name)
+        except (InvalidArgumentError, SceneNotFoundError, VersionMismatchError):
+            # The general path finds the same error, and ends the call or the frame with it.
             return None
+        known = "" if named is None else named.content_hash
+        return self._scenes.find_content(known, counts=False) if known else None
 
 
 class _Way(NamedTuple):

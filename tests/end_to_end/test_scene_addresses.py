@@ -173,6 +173,29 @@ def test_gradients_are_of_the_content_that_a_frame_shows(root: Path, way: str) -
             last.backward(np.ones_like(last.color))
 
 
+def test_a_file_that_is_gone_ends_its_frames_and_not_their_stream(root: Path) -> None:
+    file = root / "scenes" / "moving.ply"
+    post().save(file)
+    with worker(*OPTIONS, "--scene-files", str(root / "scenes")) as process, Client(process.target) as client:
+        with client.stream(client.put(file.as_uri())) as stream:
+
+            def frames(count: int) -> list[np.ndarray]:
+                for _ in range(count):
+                    stream.send(CAMERA)
+                return [stream.receive().color for _ in range(count)]
+
+            # From the second frame on, they need no Python.
+            shown = frames(4)
+            file.rename(file.with_name("moved.ply"))
+            for _ in range(4):
+                with pytest.raises(InvalidArgument, match="name: expected the file: address"):
+                    frames(1)
+            file.with_name("moved.ply").rename(file)
+            assert np.array_equal(frames(4), shown)
+        process.wait_for_log("method=RenderService.RenderStream code=OK")
+        assert process.log.count("method=RenderService.RenderStream") == 1
+
+
 @pytest.mark.parametrize(
     "address",
     [

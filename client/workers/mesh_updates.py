@@ -21,6 +21,10 @@ class MeshUpdates:
         self._latest: dict[str, SceneHandle] = {}
         self._stored: WeakKeyDictionary[Mesh, SceneHandle] = WeakKeyDictionary()
 
+    def after_fork(self) -> None:
+        """Renews the lock in a forked child, since a thread of the parent may have held it."""
+        self._lock = threading.Lock()
+
     def note(self, before: SceneHandle, after: SceneHandle) -> None:
         """Notes an update, on any worker; a mesh that a worker had lost has another id afterwards."""
         with self._lock:

@@ -161,6 +161,7 @@ class Pool(Staying):
             worker.abandon()
         if is_sound:
             self._workers.clear()
+        self._updates.after_fork()
         self._retired = weakref.WeakSet()
         self._lock, self._look_soon, self._is_looking = threading.Lock(), threading.Event(), False
 

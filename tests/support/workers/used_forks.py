@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lumigrad.client import Client, LumigradError
+from lumigrad.client import Client, LumigradError, Mesh, Obstacle, SceneHandle, World
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.base.forks import is_in_grpc
 from lumigrad.client.default import default_client
+from support.meshes.shapes import torus
 from support.workers.client_load import CAMERA, cloud
 
 # The time limit of a child; its stack is printed before it is ended.
@@ -101,7 +102,29 @@ def closed(target: str) -> None:
     in_child(work)
 
 
-CASES = {case.__name__: case for case in (connection, default_and_coroutines, closed)}
+def updates(target: str) -> None:
+    """A child moves the meshes of worlds, also if a thread of the parent noted an update at the fork."""
+    shape, spheres = torus(), np.array([[0.0, 0.0, 1.5, 0.1]])
+    with Client(target) as client:
+        mesh = client.put(Mesh(shape.vertices, shape.faces))
+        world = client.put(World([Obstacle(mesh)]))
+
+        def moved(mesh: SceneHandle, size: float) -> tuple[SceneHandle, float]:
+            mesh = client.update(mesh, vertices=size * shape.vertices)
+            return mesh, float(client.query(world, spheres).distance[0])
+
+        mesh, expected = moved(mesh, 1.5)
+
+        def work() -> None:
+            smaller, distance = moved(mesh, 1.25)
+            assert distance != expected == moved(smaller, 1.5)[1]
+
+        with client._workers._updates._lock:
+            in_child(work)
+        assert float(client.query(world, spheres).distance[0]) == expected
+
+
+CASES = {case.__name__: case for case in (connection, default_and_coroutines, closed, updates)}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]](sys.argv[2])

@@ -289,11 +289,12 @@ class WorldMeshes:
         with self._lock:
             handle = self._residents.get(mesh)
         if handle is None or anew:
-            handle = self._store.put(mesh, call)
+            # The handle would keep the mesh, and with it the entry, as long as the client lives.
+            handle = replace(self._store.put(mesh, call), scene=None)
             with self._lock:
                 self._residents[mesh] = handle
             self._store.note_copy(self._updates.note_stored(mesh, handle), handle)
-        return handle
+        return replace(handle, scene=mesh)
 
     def references(
         self, world: World, call: Call, *, anew: bool, newest: bool = False, any_version: bool = False
@@ -347,8 +348,10 @@ class WorldMeshes:
     def _updated_handle(self, mesh: Mesh) -> SceneHandle | None:
         """Returns the handle of this client's last update of a mesh in a world, or None if there was none."""
         stored = self._updates.stored(mesh)
-        newest = None if stored is None else self._newest(stored)
-        return None if newest is None or newest.scene is mesh else newest
+        if stored is None:
+            return None
+        newest, now = self._newest(stored), self._store.current(stored)
+        return None if (newest.scene_id, newest.version) == (now.scene_id, now.version) else newest
 
     def _newest(self, handle: SceneHandle) -> SceneHandle:
         while True:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Cuboid, LumigradError, SceneHandle, Spheres, World
+from lumigrad.client import Client, Cuboid, LumigradError, Mesh, Obstacle, SceneHandle, Spheres, World
+from support.meshes.shapes import torus
 from support.training.scenes import gaussian_lesson
 
 # Large enough for shared memory.
@@ -78,3 +80,15 @@ def test_calls_leave_no_garbage(use: Callable[[Client], None], client: Client) -
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def test_a_client_keeps_no_mesh_that_its_user_has_dropped(client: Client) -> None:
+    shape, spheres = torus(), np.array([[0.0, 0.0, 1.5, 0.1]])
+    mesh = Mesh(shape.vertices, shape.faces)
+    client.query(World([Obstacle(mesh)]), spheres)
+    world = client.put(World([Obstacle(mesh)]))
+    client.query(world, spheres)
+    kept = weakref.ref(mesh)
+    del mesh, world
+    gc.collect()
+    assert kept() is None

@@ -23,7 +23,7 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task, timed_upload
+from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Source, Task, timed_upload
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
@@ -154,6 +154,7 @@ class EngineService(ABC):
         receiver, runtime = Receiver(frames, call), self._tenants.of(call)
         spec, contexts, runner = receiver.header.spec, runtime.contexts, runtime.runner
         retained: Retained | None = None
+        scene: Source | None = None
         with call.times.stage("decode"):
             if spec.WhichOneof("source") == "context_id":
                 # Do not hold the state itself while the payload arrives: dropping it for other calls must free its
@@ -176,13 +177,18 @@ class EngineService(ABC):
                 wanted, reserve_rows, cost = _admit_backward(receiver, runtime, call, task, operation, forward)
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader, runtime.transfer, call)
-                assert request.scene is not None
-                request.scene.gather()
+                scene = request.scene
+                assert scene is not None
+                scene.gather()
                 work = lambda: runner.forward_backward(  # noqa: E731
                     task, request.inputs(), upload(), wanted, reserve_rows, call
                 )
-        with nullcontext() if retained is None else _turn(retained, call):
-            gradients = runtime.executor.deliver_steps(work, call, cost)
+        try:
+            with nullcontext() if retained is None else _turn(retained, call):
+                gradients = runtime.executor.deliver_steps(work, call, cost)
+        finally:
+            if scene is not None:
+                scene.drawn()
         call.record.nonfinite = gradients.nonfinite()
         if spec.release:
             contexts.release(spec.context_id)

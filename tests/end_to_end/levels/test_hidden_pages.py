@@ -390,6 +390,17 @@ def test_a_call_that_ends_while_it_looks_gives_back_its_room(
     assert process.metric("lumigrad_scene_bytes") == 0
 
 
+def test_room_is_given_back_before_the_reply_is_sent(tmp_path: Path) -> None:
+    """A caller that is slow to read keeps nobody waiting."""
+    sent = ("level_view", "LevelView.drawn", "self._call.record.bytes_sent")
+    with noting(tmp_path, *sent) as (process, log), Client(process.target) as client:
+        scene = client.put(LEVELS)
+        for is_retained in (False, True):
+            frame = client.render(scene, FRONT, retain=is_retained)
+            frame.backward(np.ones_like(frame.color))
+        assert set(log.read_text().split()) == {"0"}
+
+
 def test_hidden_pages_take_no_room(client: Client, tmp_path: Path) -> None:
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as small:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 
+from lumigrad.client.base.cautions import said
 from lumigrad.client.commands import aim
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.datasets.calibration import TYPE
@@ -109,19 +111,21 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     height, reach = float(np.median(heights)), float(np.median(np.linalg.norm(levels, axis=1)))
     start = reach * unit("camera", levels[0])
     fov = arguments.fov or math.degrees(2 * math.atan(template.height / 2 / template.paraxial_focal_lengths[1]))
-    return _numbered(
-        [
-            Camera.look_at(
-                focus + height * up + axis_angle_rotation(math.radians(angle) * up) @ start,
-                focus,
-                up,
-                fov_degrees=fov,
-                width=size[0],
-                height=size[1],
-            )
-            for angle in _angles(arguments.orbit)
-        ]
-    )
+    # The angle of a long lens is small, and in degrees.
+    with said() if arguments.fov is None else nullcontext():
+        return _numbered(
+            [
+                Camera.look_at(
+                    focus + height * up + axis_angle_rotation(math.radians(angle) * up) @ start,
+                    focus,
+                    up,
+                    fov_degrees=fov,
+                    width=size[0],
+                    height=size[1],
+                )
+                for angle in _angles(arguments.orbit)
+            ]
+        )
 
 
 def _angles(count: int) -> list[float]:

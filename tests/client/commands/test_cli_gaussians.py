@@ -215,6 +215,15 @@ def test_a_turn_around_what_the_cameras_of_a_data_set_look_at(render, scene):
         assert np.nonzero(picture[..., 0] > 120)[0].mean() < np.nonzero(picture[..., 2] > 120)[0].mean()
 
 
+def test_the_angle_of_a_long_lens_is_not_called_radians(render, scene):
+    values = transforms(shots(), **{**TOP, "fl_x": 2000, "fl_y": 2000})
+    scene.with_name("transforms.json").write_text(json.dumps(values))
+    options = ("--camera", "transforms.json", "--orbit", "2", "-o", "turn")
+    for given, is_said in (((), False), (("--fov", "0.7"), True)):
+        done = render(*options, *given)
+        assert done.returncode == 0 and ("are they radians?" in done.stderr) == is_said, done.stderr
+
+
 def test_the_same_file_as_spheres(render, scene):
     done = render("-o", "spheres.png", "--as", "spheres", "--size", "64x64")
     assert done.stdout.startswith("spheres.png: 400 spheres, "), done.stderr

@@ -28,7 +28,7 @@ def add_placement(group: argparse._ActionsContainer, units: str) -> None:
 
 def world_of(arguments: argparse.Namespace) -> World:
     """Returns the world of all files' obstacles."""
-    # Of `lumigrad view`, the mesh that is compared has the unit, too.
+    # The unit is also that of the mesh that `lumigrad view` compares.
     files = [*arguments.meshes, *filter(None, [getattr(arguments, "compare", None)])]
     if arguments.scale is not None and all(path.suffix.lower() in YAML_SUFFIXES for path in files):
         raise InvalidArgument.of("scale", "expected with mesh files; lengths in YAML worlds are metres, leave it out")

@@ -105,7 +105,7 @@ class Frame(Result):
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, request, shown, kept, timings)
         self.files = files
-        # What a name of files stood for when the frame was rendered: a file may be replaced at any time.
+        # The scene that a name of files stood for when the frame was rendered: a file may be replaced at any time.
         is_named = isinstance(request.scene, SceneHandle) and not request.scene.scene_id
         self._drawn = reply.scene if reply is not None and is_named else None
         self.levels: DrawnLevels | None = None

@@ -16,7 +16,6 @@ from lumigrad.client import Client, Gaussians
 from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
 from lumigrad.client.values.world import World
-from lumigrad.client.viewer.obstacles import Deviation
 from support.chromium import canvas_pixels, opened_page
 from support.files.robot_files import JointLine, write_urdf
 from support.workers.worker import WorkerProcess
@@ -25,6 +24,7 @@ pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
 from lumigrad.client.commands.view_page import opened
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.viewer.obstacles import Deviation
 from support.viewing import options, wait_for
 
 WIDTH, HEIGHT = 720, 420

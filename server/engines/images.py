@@ -66,6 +66,7 @@ _FLOAT16, _BFLOAT16 = image_pb2.IMAGE_FORMAT_FLOAT16, image_pb2.IMAGE_FORMAT_BFL
 _UINT8, _JPEG, _PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_JPEG, image_pb2.IMAGE_FORMAT_PNG
 _TORCH: Mapping[int, torch.dtype] = {_FLOAT16: torch.float16, _BFLOAT16: torch.bfloat16}
 _FILES = (_JPEG, _PNG)
+_OF_LEVELS = (_UINT8, *_FILES)
 
 # Outputs with values from 0 to 1; then all outputs that are float images.
 _LEVELS = ("color", "alpha", "transmittance")
@@ -106,7 +107,7 @@ class ImageFormats:
         kind = self._kind(name)
         if kind in _TORCH:
             return _TORCH[kind].itemsize
-        return 1 if self.are_levels(name) else plan.value_bytes(name)
+        return 1 if kind in _OF_LEVELS else plan.value_bytes(name)
 
     def reply_bytes(self, plan: Plan, limits: Limits, field: str) -> int:
         """Check and return the size of a reply with the outputs of a plan; `field` is the path of the spec."""
@@ -139,7 +140,7 @@ class ImageFormats:
 
     def are_levels(self, name: str) -> bool:
         """Return whether an output is sent as levels, or as files that encode levels."""
-        return self._kind(name) in (_UINT8, *_FILES)
+        return self._kind(name) in _OF_LEVELS
 
     def are_files(self, name: str) -> bool:
         """Return whether the images of an output are sent as files."""
@@ -165,7 +166,7 @@ class ImageFormats:
         kind = self._kind(name)
         if kind in _TORCH:
             return output.to(_TORCH[kind])
-        return _levels(output) if self.are_levels(name) else output
+        return _levels(output) if kind in _OF_LEVELS else output
 
     def _named(
         self, name: str, array: Array, payload: PayloadWriter, call: Call, jpegs: GpuJpegs | None

@@ -199,7 +199,9 @@ def read(arguments: argparse.Namespace) -> SceneFile:
             raise InvalidArgument.of("as", f"spheres are read from .ply files; {arguments.scene.name} has Gaussians")
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
         spheres = Spheres.load(arguments.scene, radius=arguments.radius)
-        _say_unseen(spheres, settings["background"])
+        # Other outputs than colours show spheres of any colour.
+        if getattr(arguments, "show", "color") == "color":
+            _say_unseen(spheres, settings["background"])
         return SceneFile(spheres, spheres, settings)
     if arguments.radius is not None:
         raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
@@ -220,8 +222,7 @@ def _say_unseen(spheres: Spheres, background: Any) -> None:
     """Says on standard error if all spheres have the colour of the background, which is white by default."""
     differences = np.abs(spheres.colors - np.asarray(1.0 if background is None else background))
     if len(spheres) and differences.max() < _LEVEL:
-        text = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
-        say(text)
+        say("all spheres have the colour of the background, so that nothing is seen; --background sets another")
 
 
 def check_antialiased(arguments: argparse.Namespace, settings: Mapping[str, Any], how: str) -> None:

@@ -109,8 +109,9 @@ def test_spheres_in_the_colour_of_the_background_are_called_unseen(
     said = "all spheres have the colour of the background, so that nothing is seen; --background sets another"
     done = lumigrad("render", "one.ply", "-o", "out.png", *options, *background, folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, f"lumigrad: {said}\n")
-    done = lumigrad("render", "one.ply", "-o", "out.png", *options, "--background", "0,0.5,1", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    for seen in (("--background", "0,0.5,1"), ("--show", "alpha")):
+        done = lumigrad("render", "one.ply", "-o", "out.png", *options, *seen, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_render_writes_what_the_client_gets(worker_process: WorkerProcess, cloud: Path, client: Client):

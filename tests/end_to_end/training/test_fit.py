@@ -429,10 +429,11 @@ def test_a_fit_that_cannot_write_its_folder_leaves_no_training_behind(
     capture: Path, tmp_path: Path, running: WorkerProcess
 ):
     scene = tmp_path / "scene.ply"
-    (tmp_path / "scene.fit").write_text("no folder")
+    checkpoint = tmp_path / "scene.fit" / "checkpoint.json"
+    checkpoint.mkdir(parents=True)
     options = ["--steps", "4", "--sh-degree", "0"]
-    assert "scene.fit: file exists" in fit(capture, scene, *options, target=running.target).stderr
-    (tmp_path / "scene.fit").unlink()
+    assert f"{checkpoint}: is a directory" in fit(capture, scene, *options, target=running.target).stderr
+    checkpoint.rmdir()
     done = fit(capture, scene, *options, target=running.target)
     assert done.returncode == 0, done.stderr
 

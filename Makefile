@@ -82,10 +82,10 @@ TESTS ?=
 JOBS ?= 6
 # Hundreds of processes are started, and each would compile what an environment without bytecode files does not keep.
 PYTEST = PYTHONDONTWRITEBYTECODE= LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-test: setup emulation
+test: setup emulation typed
 	$(PYTEST) $(TESTS)
 
-test-all: setup emulation sanitize sanitize-emulation sanitize-threads
+test-all: setup emulation typed sanitize sanitize-emulation sanitize-threads
 	$(PYTEST) --whole $(TESTS)
 
 bench: setup

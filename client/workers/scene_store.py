@@ -119,11 +119,12 @@ class SceneStore:
         resident = self.meshes.find(before.scene)
         if resident is not None:
             self.note_copy(before, resident)
+        # The change before this one may still be pending here. Looked for first, and in a copy: another thread may end
+        # it now, after which the copy of the scene is known.
+        is_pending = any((last.scene_id, last.version) == key for _, last, _, _ in tuple(self.changes))
         has_copy = self._key_now(before) != key or before.address == self._connection.target
-        with self._lock:
-            # The change before this one may still be pending here.
-            if has_copy or any((last.scene_id, last.version) == key for _, last, _, _ in self.changes):
-                self.changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
+        if is_pending or has_copy:
+            self.changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
 
     def catch_up(self, call: Call) -> None:
         """Applies changes that were made on other workers to this worker's copies."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneHandle, World
+from lumigrad.client.workers.mesh_updates import MeshUpdates
+from lumigrad.client.workers.scene_store import SceneStore
 from support.meshes.shapes import torus
 from support.ports import reserved_port
 from support.workers.fleet import end, fleet, targets
@@ -122,3 +126,30 @@ def test_a_mesh_may_be_on_another_worker_than_the_world_that_was_made_of_it() ->
         assert distances(client, world) == expected != before
         end(next(worker for worker in workers if worker.target == world.address))
         assert distances(client, world) == expected
+
+
+class Read:
+    """The handle of a mesh's second version; while it is read, another thread ends the change to that version."""
+
+    scene_id, version, scene = "moved", 2, None
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._happens = happens
+
+    @property
+    def address(self) -> str:
+        self._happens()
+        return "elsewhere"
+
+
+def test_no_change_is_lost_while_another_thread_ends_the_one_before() -> None:
+    store: Any = SceneStore(SimpleNamespace(target="here"), MeshUpdates())  # type: ignore[arg-type]
+    first, second, third = (SceneHandle("moved", version, "", "mesh", 1, 1) for version in (1, 2, 3))
+
+    def end() -> None:
+        store._note_restored(second, SceneHandle("copied", 2, "", "mesh", 1, 1))
+        store.changes.popleft()
+
+    store.changes.append((first, second, None, ""))
+    store.note_change(Read(end), third, None)
+    assert [after for _, after, _, _ in store.changes] == [third]

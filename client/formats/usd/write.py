@@ -31,7 +31,9 @@ def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str | N
         up_axis: the up axis that the stage states, "Y" or "Z"; None: that of the USD file which the scene is from, else
             "Y". Nothing is rotated.
     """
-    up_axis = up_axis or scene.details.get("up_axis", "Y")
+    if up_axis is None:
+        # Stages may state another axis, which OpenUSD does not allow.
+        up_axis = "Z" if scene.details.get("up_axis") == "Z" else "Y"
     if up_axis not in ("Y", "Z"):
         raise malformed(path, f'expected up_axis "Y" or "Z", got {up_axis!r}')
     suffix = Path(path).suffix.lower()
@@ -74,7 +76,7 @@ def _check(is_written: bool, path: Path) -> None:
         raise OSError(errno.EIO, "OpenUSD could not write the file; is the disk full?", str(path))
 
 
-def _layer(scene: StoredScene, suffix: str, up_axis: str | None) -> Any:
+def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:
     """Returns a layer with one prim in a transform."""
     sdf, usd, geometry, volumes, vt = (
         pxr(name, "writing USD files") for name in ("Sdf", "Usd", "UsdGeom", "UsdVol", "Vt")

@@ -49,6 +49,14 @@ def test_the_axis_and_the_unit_of_a_stage_are_kept_or_said_to_be_lost(tmp_path):
     assert losses(scene, ".ply") == ["does not say that z is up", "does not say that a scene unit is 0.01 m"]
 
 
+def test_an_axis_that_openusd_does_not_know_is_not_kept(tmp_path):
+    gaussians_of(cloud(count=3)).save(tmp_path / "scene.usda")
+    text = (tmp_path / "scene.usda").read_text()
+    (tmp_path / "scene.usda").write_text(text.replace('upAxis = "Y"', 'upAxis = "X"'))
+    save_scene(read_scene(tmp_path / "scene.usda"), tmp_path / "again.usdc")
+    assert read_scene(tmp_path / "again.usdc").details["up_axis"] == "Y"
+
+
 def test_openusd_finds_the_schema_as_written(tmp_path):
     made = cloud(count=20, degree=1)
     gaussians_of(made).save(tmp_path / "scene.usdc")

@@ -1,4 +1,4 @@
-"""What stands beside a scene's file: the view with which it opens, and the offset of its coordinates."""
+"""Files beside that of a scene: the view with which it opens, and the offset of its coordinates."""
 
 from __future__ import annotations
 

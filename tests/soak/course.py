@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from support.fault_proxy import FaultProxy
@@ -93,7 +94,7 @@ class Course:
         load = Load(self.calls.every, self.rate, most_at_once=_CALLS_AT_ONCE, seed=random.getrandbits(32))
         with load, self.attacks.running(), self._probing(is_counted=lost is None):
             end_reader = self.mishaps.stop_reader()
-            self.mishaps.break_connections(self.window_seconds / 2)
+            self.mishaps.break_connections(self.window_seconds / 2, partial(load.wait_for_progress, calls=1))
             if lost is not None:
                 self.mishaps.lose_worker(lost)
             time.sleep(self.window_seconds / 2)

@@ -34,11 +34,15 @@ class Mishaps:
         self.count["stopped reader"] += 1
         return reader.end
 
-    def break_connections(self, seconds: float) -> None:
-        """Ends or freezes connections through the proxy in several ways, for about `seconds`."""
+    def break_connections(self, seconds: float, settle: Callable[[], None]) -> None:
+        """Ends or freezes connections through the proxy in several ways, for about `seconds`.
+
+        `settle` waits until the calls under way have ended: a call that is lost three times is given up.
+        """
         for act in random.sample([self._reset, self._close, self._cut_up, self._cut_down, self._freeze], 3):
             act()
             time.sleep(seconds / 3)
+            settle()
         self._proxy.heal()
 
     def lose_worker(self, number: signal.Signals) -> None:

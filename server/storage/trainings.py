@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import threading
 import time
 import uuid
@@ -137,6 +136,11 @@ class Training(Generic[S]):
     _state: S | None = None
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Its key in the store. Includes the lease: a call with a wrong one holds no training."""
+        return self.training_id, self.lease
+
+    @property
     def is_made(self) -> bool:
         """Whether it has a state yet."""
         return self._state is not None
@@ -164,7 +168,7 @@ class Training(Generic[S]):
 
 
 class TrainingStore(Generic[S]):
-    """A tenant's trainings by unguessable name; one account counts the memory of all tenants' trainings."""
+    """A tenant's trainings by unguessable name and lease; one account counts the memory of all tenants' trainings."""
 
     def __init__(self, account: Account, tenant: str, idle_seconds: float, memory: DeviceMemory) -> None:
         self._account = account
@@ -172,7 +176,7 @@ class TrainingStore(Generic[S]):
         self._idle_seconds = idle_seconds
         self._memory = memory
         self._changed = threading.Condition()
-        self._trainings: dict[str, Training[S]] = {}
+        self._trainings: dict[tuple[str, str], Training[S]] = {}
         self._is_suspended = False
 
     def __len__(self) -> int:
@@ -245,18 +249,12 @@ class TrainingStore(Generic[S]):
     def take_up(self, training_id: str, lease: str, holder: int, call: Call) -> Iterator[Training[S]]:
         """Hold a training; the previous holder's call is cancelled and releases it first.
 
-        A training that is not in memory has no state; the caller creates it from a snapshot. A wrong lease raises
-        TrainingLostError, like a wrong name. `holder` is the caller's former holder number, or 0; raises
-        TrainingHeldError if there was another holder since.
+        A training that is not in memory, or has another lease, has no state; the caller creates it from a snapshot with
+        this lease. `holder` is the caller's former holder number, or 0; raises TrainingHeldError if there was another
+        holder since.
         """
-
-        def found() -> Training[S] | None:
-            training = self._trainings.get(training_id)
-            if training is not None and not hmac.compare_digest(training.lease.encode(), lease.encode()):
-                raise TrainingLostError(training_id)
-            return training
-
-        with self._held(found, lambda: Training(training_id, lease, holder_number=holder), holder, call) as training:
+        made: Training[S] = Training(training_id, lease, holder_number=holder)
+        with self._held(lambda: self._trainings.get(made.key), lambda: made, holder, call) as training:
             yield training
 
     def keep(self, training: Training[S], state: S) -> None:
@@ -282,13 +280,13 @@ class TrainingStore(Generic[S]):
 
     def check_kept(self, training: Training[S]) -> None:
         """Raise a TrainingLostError if a training was removed or replaced."""
-        if self._trainings.get(training.training_id) is not training:
+        if self._trainings.get(training.key) is not training:
             raise TrainingLostError(training.training_id)
 
     def forget(self, training: Training[S]) -> None:
         """Remove a training; does nothing if it was removed or replaced."""
         with self._changed:
-            if self._trainings.get(training.training_id) is training:
+            if self._trainings.get(training.key) is training:
                 self._remove(training)
 
     def clear(self) -> None:
@@ -336,7 +334,7 @@ class TrainingStore(Generic[S]):
 
     def _remove(self, training: Training[S]) -> None:
         """Remove a training; its memory is released now, or when its holder releases it."""
-        del self._trainings[training.training_id]
+        del self._trainings[training.key]
         if training.holder is None:
             training.release()
 
@@ -348,7 +346,7 @@ class TrainingStore(Generic[S]):
             training = self._released(found, holder, call) or made()
             training.holder = call
             training.holder_number += holder == 0
-            self._trainings[training.training_id] = training
+            self._trainings[training.key] = training
         try:
             yield training
         finally:
@@ -357,7 +355,7 @@ class TrainingStore(Generic[S]):
                 training.used = time.monotonic()
                 if not training.is_made:
                     self.forget(training)
-                if self._trainings.get(training.training_id) is not training:
+                if self._trainings.get(training.key) is not training:
                     training.release()
                 idle = self._idle()
                 if len(idle) > _MOST_IDLE:

@@ -11,6 +11,7 @@ import pytest
 
 from lumigrad.v1 import errors_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.lane_calls import wait_for
 from support.calls.raw_calls import Arrays, RawClient, detail, failure, violation
 from support.calls.raw_training import RawTraining, put_target_image, start_of, taken_up
 from support.fault_proxy import FaultProxy
@@ -176,6 +177,47 @@ def test_one_of_several_wins_that_read_the_snapshot(tmp_path: Path) -> None:
         assert sum(has_step(training, 1) for training in alive) == 1
         for training in trainings:
             training.close()
+
+
+# A call with another lease waits before it reads a snapshot, until there is a file.
+_SLOW_READ = """
+import time
+from pathlib import Path
+from lumigrad.server.training import snapshots
+
+def read(training, *rest, read=snapshots.read):
+    if training.lease == "another":
+        Path({waits!r}).touch()
+        while not Path({goes_on!r}).exists():
+            time.sleep(0.01)
+    return read(training, *rest)
+
+snapshots.read = read
+"""
+
+
+def test_a_call_with_another_lease_does_not_hold_the_training_in_the_spool(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--spool", str(tmp_path / "spool"))
+    with worker(*options) as process, RawClient(process.target) as client:
+        first, started = begun(client, snapshot_every=1)
+        first.step(0)
+        first.close()
+    waits, goes_on = tmp_path / "waits", tmp_path / "goes_on"
+    before = _SLOW_READ.format(waits=str(waits), goes_on=str(goes_on))
+    with worker(*options, before=(before,)) as process, RawClient(process.target) as client:
+        start = taken_up(started)
+        start.lease = "another"
+        other = RawTraining(client, start)
+        wait_for(waits.exists)
+        try:
+            own = RawTraining(client, taken_up(started))
+            assert own.started().step == 1
+        finally:
+            goes_on.touch()
+        error = failure(other.reply)
+        assert detail(error, errors_pb2.TrainingLost).training_id == started.training_id
+        assert has_step(own, 1)
+        own.finish()
 
 
 def test_a_finish_and_a_take_over_do_not_both_happen(own: RawClient) -> None:

@@ -260,7 +260,8 @@ _DETAILS: dict[type, tuple[type[LumigradError], str]] = {
 }
 _CODES: dict[grpc.StatusCode, tuple[type[LumigradError], str]] = {
     grpc.StatusCode.NOT_FOUND: (SceneNotFound, "the worker at {target} has no such scene; put it again"),
-    grpc.StatusCode.FAILED_PRECONDITION: (Internal, "the worker at {target} refused the call: {text}"),
+    # A file that the worker reads itself is missing or damaged.
+    grpc.StatusCode.FAILED_PRECONDITION: (InvalidArgument, "the worker at {target} refused the call: {text}"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         DeadlineExceeded,
         f"no answer from {{target}} within {{timeout_s:g}} s; {LARGER_TIMEOUT}, or see `lumigrad info` for its queue",

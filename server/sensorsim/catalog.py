@@ -28,7 +28,7 @@ from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.errors import SceneFilesError
 from lumigrad.server.core.limits import require
 from lumigrad.server.sensorsim.addresses import SCENE_ID, URL, manifest_at
-from lumigrad.server.storage.named import NamedScene, NamedScenes
+from lumigrad.server.storage.named import NamedScene, NamedScenes, is_address
 from lumigrad.v1 import scene_pb2
 
 # Functions that read a path and return an object with `tensors`, float32 arrays by the names of GaussianCloud's fields.
@@ -94,10 +94,11 @@ class DriveScene:
         except MemoryError:
             raise
         except Exception as error:
-            place = file.path.relative_to(self.manifest.folder)
+            place = str(file.path.relative_to(self.manifest.folder))
             # Do not send paths of this machine to callers.
-            why = str(error).removeprefix("path: ").replace(str(file.path), "").strip(": ")
-            raise SceneFilesError(f"scene {self.scene_id}: {place}: {why or type(error).__name__}") from error
+            why = str(error).removeprefix("path: ").removeprefix(f"{file.path}: ").replace(str(file.path), place)
+            whose = self.scene_id if is_address(self.scene_id) else f"{self.scene_id}: {place}"
+            raise SceneFilesError(f"scene {whose}: {why or type(error).__name__}") from error
         for name in ("means", "scales"):
             found[name] = found[name] * np.float32(file.scale)
         return found

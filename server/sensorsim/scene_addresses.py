@@ -42,7 +42,7 @@ class SceneFiles:
 
     def _scene(self, path: Path) -> NamedScene:
         only = (GaussianFile(path, path.name),)
-        manifest = Manifest(self._root.resolve(), path.name, None, (0.0, 0.0, 0.0), only, (), (), (), ())
+        manifest = Manifest(self._root.resolve(), path.as_uri(), None, (0.0, 0.0, 0.0), only, (), (), (), ())
         scene = DriveScene(manifest, self._read)
         return NamedScene(path.as_uri(), scene.load, scene.stored)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +199,53 @@ def test_a_file_that_is_gone_ends_its_frames_and_not_their_stream(root: Path) ->
 
 
 @pytest.mark.parametrize(
+    "break_it, why",
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-4]), "expected at least [0-9,]+ bytes behind the header"),
+        (lambda file: file.write_bytes(b"no scene"), "expected a scene of Gaussians"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-4] + b"\xff" * 4), "expected finite numbers"),
+    ],
+)
+def test_every_call_for_a_broken_file_names_it_and_what_is_wrong(
+    root: Path, break_it: Callable[[Path], object], why: str
+) -> None:
+    file = root / "scenes" / "broken_later.ply"
+    replace(file, 0)
+    with worker(*OPTIONS, "--scene-files", str(root / "scenes")) as process, Client(process.target) as client:
+        handle = client.put(file.as_uri())
+        frame = client.render(handle, CAMERA)
+        with client.stream(handle) as stream:
+
+            def streamed() -> None:
+                stream.send(CAMERA)
+                stream.receive()
+
+            def in_a_batch() -> None:
+                (found,) = client.render_batch([(handle, CAMERA)])
+                if isinstance(found, LumigradError):
+                    raise found
+
+            ways = (
+                lambda: client.put(file.as_uri()),
+                lambda: picture(client, handle),
+                in_a_batch,
+                streamed,
+                lambda: frame.backward(np.ones_like(frame.color)),
+            )
+            streamed()
+            for stored in client.list():
+                if stored.scene_id:
+                    client.delete(stored.scene_id)
+            break_it(file)
+            for way in ways:
+                with pytest.raises(InvalidArgument, match=f"refused the call: scene {file.as_uri()}: {why}"):
+                    way()
+            replace(file, 0)
+            assert np.array_equal(picture(client, handle), frame.color)
+            streamed()
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "file:post.ply",
@@ -222,11 +269,11 @@ def test_every_other_address_is_refused_by_name(client: Client, root: Path, addr
 
 def test_files_that_cannot_be_read_are_told_without_paths(client: Client, root: Path) -> None:
     for name, text in (
-        ("broken.ply", "broken.ply"),
+        ("broken.ply", "broken.ply: expected a PLY header"),
         ("large.ply", "at most 1,048,576 bytes"),
         ("none.ply", "below the"),
     ):
-        with pytest.raises(LumigradError, match=text) as refused:
+        with pytest.raises(InvalidArgument, match=text) as refused:
             client.put((root / "scenes" / name).as_uri())
         assert str(root / "scenes") not in str(refused.value).replace((root / "scenes" / name).as_uri(), "")
 

@@ -21,6 +21,8 @@ import psutil
 import pytest
 from google.rpc.error_details_pb2 import BadRequest
 
+from lumigrad.client import Camera, Client
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.protos.details import find
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.sensorsim.renders import _own
@@ -268,6 +270,12 @@ def test_scenes_with_broken_files_are_refused_when_they_are_used(tmp_path: Path)
         replies = simulator.call("batch_render_rgb", items=items).items
         assert replies[0].error_message.startswith("FAILED_PRECONDITION: scene street-1: car.ply: ")
         assert replies[1].success
+        with (
+            Client(process.target) as client,
+            pytest.raises(InvalidArgument, match=r"scene street-1: car\.ply: expected"),
+        ):
+            broken = next(stored for stored in client.list() if stored.name == SCENE)
+            client.render(broken, Camera.look_at((0, 0, 4), (0, 0, 0), (0, -1, 0), width=48, height=32))
     with pytest.raises(RuntimeError, match=r"--sensorsim-preload: scene street-1: car\.ply"):
         WorkerProcess("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
 

@@ -114,6 +114,7 @@ def test_lost_things_are_named(scripted):
         (grpc.StatusCode.CANCELLED, lumigrad.Cancelled, Exception),
         (grpc.StatusCode.UNAUTHENTICATED, lumigrad.Unauthenticated, PermissionError),
         (grpc.StatusCode.PERMISSION_DENIED, lumigrad.Unauthenticated, PermissionError),
+        (grpc.StatusCode.FAILED_PRECONDITION, lumigrad.InvalidArgument, ValueError),
         (grpc.StatusCode.INTERNAL, lumigrad.Internal, Exception),
         (grpc.StatusCode.UNIMPLEMENTED, lumigrad.Internal, Exception),
         (grpc.StatusCode.DATA_LOSS, lumigrad.Internal, Exception),

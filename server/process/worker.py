@@ -45,7 +45,7 @@ from lumigrad.server.device.transfer import Transfer, transfer_for
 from lumigrad.server.engines.runner import EngineRunner, Machine
 from lumigrad.server.process.liveness import Emergency, Heap, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
-from lumigrad.server.rpc.authentication import authenticator_of
+from lumigrad.server.rpc.authentication import Authentication, authentication_of
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.health import Health
@@ -105,11 +105,16 @@ class Worker:
         self._tracer = tracer_of(config, str(self._device), metrics)
         # All payloads of calls may be in pinned memory.
         transfer = transfer_for(self._device, config.transit_mib * MIB)
-        self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
+        authentication = authentication_of(config)
+        self._lanes = Lanes(
+            config.lane_mib * MIB, metrics, transfer.pinner, None if authentication is None else authentication.check
+        )
         self._notes = Notes(
             metrics, None if self._tracer is None else self._tracer.record, logs.least_ms(config.log_level)
         )
-        self._handler = _handler(config, self._notes, max_calls, self._lanes, is_traced=self._tracer is not None)
+        self._handler = _handler(
+            config, self._notes, max_calls, authentication, self._lanes, is_traced=self._tracer is not None
+        )
         self._health = Health()
         self._emergency = Emergency(self._handler, self._lanes, self._health.set, self._notes.write)
 
@@ -308,13 +313,21 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(f"--{error}") from None
 
 
-def _handler(config: Config, notes: Notes, max_calls: int, lanes: Lanes, *, is_traced: bool) -> CallHandler:
+def _handler(
+    config: Config,
+    notes: Notes,
+    max_calls: int,
+    authentication: Authentication | None,
+    lanes: Lanes,
+    *,
+    is_traced: bool,
+) -> CallHandler:
     return CallHandler(
         notes,
         places("places for calls in progress", max_calls, has_tenants=config.has_tenants, retry_seconds=_RETRY_SECONDS),
         Patience(config.max_call_seconds, config.stall_seconds),
         _long_calls(config, "open trainings", config.max_trainings, "--max-trainings"),
-        authenticator_of(config),
+        authentication,
         lanes.of,
         streams=_long_calls(config, "open streams", config.max_streams, "--max-streams"),
         is_traced=is_traced,

@@ -7,12 +7,12 @@ import hmac
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import grpc
 
 from lumigrad.server.core import logs
+from lumigrad.server.core.call import Metadata
 from lumigrad.server.core.config import Config, ConfigError, file_version
 from lumigrad.server.core.errors import UnauthenticatedError
 
@@ -106,12 +106,28 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,63}")
 _SUBJECT = "x509_subject"
 
 
-# Returns the tenant of a call; UnauthenticatedError if it has none.
-Authenticate = Callable[[grpc.ServicerContext], str]
+class Authentication:
+    """Finds the tenants of calls."""
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        """Find tenants by `tokens`, or without them by the certificates of clients."""
+        self._tokens = tokens
+
+    def tenant_of(self, context: grpc.ServicerContext) -> str:
+        """Return the tenant of a call; raises UnauthenticatedError if it has none."""
+        if self._tokens is None:
+            return _by_certificate(context)
+        return _by_token(self._tokens, context.invocation_metadata() or ())
+
+    def check(self, tenant: str, metadata: Metadata) -> None:
+        """Raise UnauthenticatedError if a call of this tenant with this metadata would not be admitted again."""
+        # A certificate is valid as long as its connection.
+        if self._tokens is not None and _by_token(self._tokens, metadata) != tenant:
+            raise UnauthenticatedError("the token is another tenant's now")
 
 
-def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
-    given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+def _by_token(tokens: Tokens, metadata: Metadata) -> str:
+    given = [value for key, value in metadata if key == "authorization"]
     if len(given) != 1 or not isinstance(given[0], str):
         raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')
     scheme, _, token = given[0].partition(" ")
@@ -135,8 +151,8 @@ def _by_certificate(context: grpc.ServicerContext) -> str:
     return text if _PLAIN.fullmatch(text) else "subject-" + hashlib.sha256(subject).hexdigest()[:32]
 
 
-def authenticator_of(config: Config) -> Authenticate | None:
+def authentication_of(config: Config) -> Authentication | None:
     """Return the configured authentication, tokens before certificates; None if all callers are one tenant."""
-    if config.tokens_file:
-        return partial(_by_token, Tokens(config.tokens_file))
-    return _by_certificate if config.tls_client_ca else None
+    if not config.has_tenants:
+        return None
+    return Authentication(Tokens(config.tokens_file) if config.tokens_file else None)

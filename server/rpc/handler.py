@@ -19,7 +19,7 @@ from lumigrad.server.core.errors import BusyError, StoppingError, Unauthenticate
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
-from lumigrad.server.rpc.authentication import Authenticate
+from lumigrad.server.rpc.authentication import Authentication
 from lumigrad.server.rpc.short_calls import cancel, end_overdue, give_up
 from lumigrad.server.rpc.status import Answer, answer_to
 
@@ -68,13 +68,13 @@ class CallHandler:
         places: Account,
         patience: Patience,
         trainings: Account,
-        authenticate: Authenticate | None = None,
+        authentication: Authentication | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
         *,
         streams: Account | None = None,
         is_traced: bool = False,
     ) -> None:
-        """Serve calls; without `authenticate` all callers are one tenant.
+        """Serve calls; without `authentication` all callers are one tenant.
 
         `notes` takes the records of calls. `places` limits the calls in progress, except open trainings and streams,
         which have accounts of their own; without `streams` no stream may be opened. `lane_of` finds the lane that a
@@ -82,7 +82,7 @@ class CallHandler:
         """
         self._notes = notes
         self.is_traced = is_traced
-        self.authenticate = authenticate
+        self.authentication = authentication
         self._lane_of = lane_of or (lambda _: NoLane())
         self.places = places
         self.patience = patience
@@ -213,8 +213,8 @@ class CallHandler:
         """Authenticate the caller and admit the call; raises if too many are in progress."""
         call.report_stages = self._notes.stages
         call.lane_of = self._lane_of
-        if self.authenticate is not None:
-            call.tenant = call.record.tenant = self.authenticate(context)
+        if self.authentication is not None:
+            call.tenant = call.record.tenant = self.authentication.tenant_of(context)
         call.priority, call.message_bytes = priority_of(call.metadata), message_bytes_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
         self._admit(call, context)
@@ -228,10 +228,10 @@ class CallHandler:
         part.progress.has_begun = True
         self._admit(part, None)
 
-    def check_tenant(self, call: Call, context: grpc.ServicerContext) -> None:
+    def check_tenant(self, call: Call) -> None:
         """Raise an UnauthenticatedError if the caller would not be admitted as the same tenant again."""
-        if self.authenticate is not None and self.authenticate(context) != call.tenant:
-            raise UnauthenticatedError("the token is another tenant's now")
+        if self.authentication is not None:
+            self.authentication.check(call.tenant, call.metadata)
 
     def check_tokens(self) -> None:
         """Stop trainings whose tokens are no longer valid. Call it about once a second."""
@@ -242,7 +242,7 @@ class CallHandler:
                 continue
             opened.checked = now
             try:
-                self.check_tenant(call, opened.context)
+                self.check_tenant(call)
             except UnauthenticatedError as error:
                 call.stop(partial(UnauthenticatedError, error.why))
 

@@ -18,7 +18,7 @@ from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.streams import first_reply, messages, next_message, only
-from lumigrad.server.rpc.authentication import Authenticate
+from lumigrad.server.rpc.authentication import Authentication
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer
@@ -158,7 +158,7 @@ class Methods:
         if shortcut is None or handler.is_traced:
             return single
         admit = partial(handler.shorts.admit, name, takes_lanes=shortcut.takes_lanes)
-        return _short_entry(admit, handler.authenticate, shortcut.answer, single, go_on)
+        return _short_entry(admit, handler.authentication, shortcut.answer, single, go_on)
 
     def _wrap_stream(
         self,
@@ -228,7 +228,7 @@ def _writer(method: Method) -> Callable[[Any], bytes]:
 
 def _short_entry(
     admit: Callable[..., ShortCall | None],
-    authenticate: Authenticate | None,
+    authentication: Authentication | None,
     early: Early,
     general: Single,
     go_on: GoOn,
@@ -237,7 +237,7 @@ def _short_entry(
 
     def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
-            tenant = "" if authenticate is None else authenticate(context)
+            tenant = "" if authentication is None else authentication.tenant_of(context)
         except Exception:
             return general(requests, context)
         opened = admit(tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)

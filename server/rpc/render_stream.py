@@ -99,7 +99,7 @@ class RenderStreams:
             if now - checked > TOKEN_SECONDS:
                 self._open[stream] = now
                 try:
-                    self._handler.check_tenant(stream.call, stream.context)
+                    self._handler.check_tenant(stream.call)
                 except UnauthenticatedError as error:
                     stream.finish(error)
                 if stream.call.has_ended:

@@ -52,4 +52,4 @@ class WorkerService:
 
     def OpenLane(self, _: worker_pb2.OpenLaneRequest, call: Call) -> worker_pb2.OpenLaneReply:
         """Offer shared memory."""
-        return self._lanes.offer(call.tenant)
+        return self._lanes.offer(call.tenant, call.metadata)

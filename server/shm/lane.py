@@ -190,16 +190,17 @@ class Lane:
         with self._lock:
             self._is_frozen = True
 
-    def close(self) -> None:
-        """Free all memory after the caller has disconnected."""
+    def close(self, *, has_left: bool = True) -> None:
+        """Free all memory; if the caller has not left, it keeps the content of what it has leased."""
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
                 # End leases before the memory turns to zeros, for readers that check afterwards whether their data was
                 # intact. This also breaks the reference cycle, so that memory is unmapped without the garbage
                 # collector.
-                region.lease = None
-                region.free()
+                lease, region.lease = region.lease, None
+                if has_left or lease is None:
+                    region.free()
             for lease in self._leases.values():
                 lease.regions.clear()
             self._regions.clear()

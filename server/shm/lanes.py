@@ -9,6 +9,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,8 @@ from lumigrad.protos.lanes import (
 )
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account
-from lumigrad.server.core.call import Call, NoLane
-from lumigrad.server.core.errors import BusyError, NoLaneError
+from lumigrad.server.core.call import Call, Metadata, NoLane
+from lumigrad.server.core.errors import BusyError, NoLaneError, UnauthenticatedError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.pinned import Pinner
 from lumigrad.server.core.record import StageTimes
@@ -51,7 +52,7 @@ class _Connection:
     link: socket.socket
     until: float
     token: bytes = b""
-    nonce: bytes = b""
+    offer: Offer | None = None
     lane: Lane | None = None
     # Both sides write to this region to verify that they share memory.
     region: Region | None = None
@@ -70,9 +71,10 @@ _NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
 
 @dataclass(frozen=True)
 class Offer:
-    """Permission to open a lane."""
+    """Permission to open a lane: the tenant of the call that asked for it, and the call's metadata."""
 
     tenant: str
+    metadata: Metadata
     nonce: bytes
     ends: float
 
@@ -80,12 +82,25 @@ class Offer:
 class Lanes:
     """The open lanes, and offers of new lanes. A token is valid once, and opens a lane of its tenant.
 
-    Accepts connections of the same user, or root, with a valid token; closes connections that break the protocol.
+    Accepts connections of the same user, or root, with a valid token; closes connections that break the protocol, and
+    those of tenants that are no longer admitted.
     """
 
-    def __init__(self, limit_bytes: int, metrics: Metrics, pinner: Pinner | None, *, has_tenants: bool) -> None:
-        """Open a socket for lanes, unless `limit_bytes` is 0; `pinner`, if needed, registers memory for the device."""
+    def __init__(
+        self,
+        limit_bytes: int,
+        metrics: Metrics,
+        pinner: Pinner | None,
+        check: Callable[[str, Metadata], None] | None,
+    ) -> None:
+        """Open a socket for lanes, unless `limit_bytes` is 0.
+
+        `pinner`, if needed, registers memory for the device. `check` raises UnauthenticatedError if a call of a tenant
+        with some metadata would not be admitted any more; None if all callers are one tenant.
+        """
         self._pinner = pinner
+        self._check = check
+        has_tenants = check is not None
         share = limit_bytes // 2 if has_tenants else None
         self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
         self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
@@ -115,8 +130,11 @@ class Lanes:
         """Return the number of open lanes."""
         return len(self._lanes)
 
-    def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
-        """Offer a lane to a tenant; raises NoLaneError if the worker has none, BusyError if too many are open."""
+    def offer(self, tenant: str, metadata: Metadata) -> worker_pb2.OpenLaneReply:
+        """Offer a lane to a tenant, whose call has this metadata.
+
+        Raises NoLaneError if the worker has none, BusyError if too many are open.
+        """
         if not self._name:
             raise NoLaneError
         token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
@@ -126,7 +144,7 @@ class Lanes:
             waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
             if len(waiting) >= _MAX_OFFERS:
                 del self._offers[waiting[0]]
-            self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
+            self._offers[token] = Offer(tenant, metadata, nonce, time.monotonic() + _OFFER_SECONDS)
         return worker_pb2.OpenLaneReply(socket=self._name, token=token, nonce=nonce)
 
     def _may_open(self, tenant: str) -> bool:
@@ -176,8 +194,22 @@ class Lanes:
         for connection in list(self._connections):
             if connection.is_open and connection.lane is not None:
                 connection.lane.trim(_IDLE_SECONDS)
+                if connection.offer is not None and not self._is_admitted(connection.offer):
+                    # The caller goes on, and may still read the results that it has.
+                    connection.lane.close(has_left=False)
+                    self._disconnect(connection)
             elif connection.until < now:
                 self._disconnect(connection)
+
+    def _is_admitted(self, offer: Offer) -> bool:
+        """Return whether the call that asked for a lane would be admitted now."""
+        try:
+            if self._check is not None:
+                self._check(offer.tenant, offer.metadata)
+        except UnauthenticatedError as error:
+            logs.event("lane refused", why=error.why, tenant=offer.tenant)
+            return False
+        return True
 
     def _accept(self) -> None:
         try:
@@ -229,14 +261,16 @@ class Lanes:
             offer = None if token is None else self._offers.pop(token, None)
             if token is None or offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):
                 return False
-        connection.token, connection.nonce = token, offer.nonce
+        if not self._is_admitted(offer):
+            return False
+        connection.token, connection.offer = token, offer
         connection.lane = Lane(offer.tenant, connection.link, self._account, self._pinner)
         connection.region = connection.lane.show(offer.nonce)
         return connection.region is not None
 
     def _open(self, connection: _Connection, lane: Lane) -> bool:
-        assert connection.region is not None
-        if connection.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != connection.nonce:
+        assert connection.region is not None and connection.offer is not None
+        if connection.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != connection.offer.nonce:
             return False
         connection.is_open, connection.region = True, None
         with self._lock:

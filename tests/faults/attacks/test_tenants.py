@@ -17,10 +17,14 @@ from lumigrad import client as lumigrad
 from lumigrad.client import Client
 from lumigrad.client.errors import Unauthenticated
 from lumigrad.client.training import Trainer
+from lumigrad.protos.lanes import pack_hello
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
+from support.calls import lane_calls
 from support.calls.distance_calls import mesh_arrays
+from support.calls.lane_calls import MIB
 from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_lane import RawLane, connect, is_closed, offer_of
 from support.calls.raw_messages import send
 from support.calls.valid_requests import ALL_METHODS
 from support.meshes.shapes import torus
@@ -227,6 +231,32 @@ def test_a_training_whose_token_is_taken_away_ends_and_waits_for_its_tenant(tmp_
             with carol.resume_trainer(lost.training_id, lost.lease) as kept:
                 assert len(list(kept.steps(1))) == 1
             lost.close(finish=False)
+
+
+def test_a_lane_whose_token_is_taken_away_is_closed_and_leaves_the_results_that_it_has_brought(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"alice: {ALICE}\nalice: {CAROL}\nbob: {BOB}\n")
+    options = ("--device", "cpu", "--lane-mib", "64", "--tokens-file", str(tokens))
+    with worker(*options) as process, process.channel() as channel:
+        revoked, same, other = (tenant_client(channel, token) for token in (ALICE, CAROL, BOB))
+        lanes = [RawLane(client) for client in (revoked, same, other)]
+        frames = lane_calls.render(revoked, lanes[0], 1)
+        held = lanes[0].arrays(frames)["color"]
+        lanes[0].place(np.ones(MIB, np.float32), 2)
+        offer = offer_of(revoked)
+        (tmp_path / "new").write_text(f"alice: {CAROL}\nbob: {BOB}\n")
+        os.replace(tmp_path / "new", tokens)
+        assert is_closed(lanes[0].link)
+        with connect(offer) as link:
+            link.send(pack_hello(offer.token))
+            assert is_closed(link)
+        assert np.array_equal(lanes[0].arrays(frames)["color"], held) and held.any()
+        wait_for(process, "lumigrad_lanes", 2)
+        assert process.metric("lumigrad_lane_bytes") < MIB
+        for client, lane in ((same, lanes[1]), (other, lanes[2])):
+            assert lane_calls.location(lane_calls.render(client, lane, 1)) == "region"
+        for lane in lanes:
+            lane.close()
 
 
 def test_who_fills_their_share_loses_their_own_scenes_and_states_first() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneHandle, World
+from lumigrad.client.errors import SceneNotFound, Unavailable
 from lumigrad.client.workers.mesh_updates import MeshUpdates
 from lumigrad.client.workers.scene_store import SceneStore
 from support.meshes.shapes import torus
@@ -126,6 +127,33 @@ def test_a_mesh_may_be_on_another_worker_than_the_world_that_was_made_of_it() ->
         assert distances(client, world) == expected != before
         end(next(worker for worker in workers if worker.target == world.address))
         assert distances(client, world) == expected
+
+
+@pytest.mark.parametrize("spool", [False, True])
+def test_what_another_client_stores_again_is_its_own(spool: bool, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        pair = Pair(stack, tmp_path if spool else None, refers=False)
+        addresses = [worker.target for worker in pair.workers]
+        other = stack.enter_context(Client(addresses, retry_s=60))
+        reader = stack.enter_context(Client(addresses, retry_s=1))
+        same = other.put(World([Obstacle(mesh())]))
+        read = reader.get(pair.world.scene_id)
+
+        def shown(client: Client, world: SceneHandle) -> int:
+            return pair.expected.index(distances(client, world))
+
+        pair.update(1)
+        assert shown(other, same) == shown(reader, read) == 1
+        pair.kill()
+        # Only the client that has moved the mesh knows where it is.
+        assert shown(other, same) == 0
+        pair.assert_shown(1)
+        pair.update(2)
+        pair.assert_shown(2)
+        assert shown(other, same) == 0
+        # A handle without a copy never shows a mesh as it was.
+        with pytest.raises((SceneNotFound, Unavailable)):
+            distances(reader, read)
 
 
 class Read:

@@ -168,7 +168,7 @@ def _run(arguments: argparse.Namespace) -> int:
             # Nothing is left to resume; a fit that ends here leaves no checkpoint of a training that has ended.
             (folder / _CHECKPOINT).unlink(missing_ok=True)
         trainer.close(finish=is_over)
-        outcome = Outcome.of(client, scene, held_out, fitted, data.background.color)
+        outcome = Outcome.of(client, scene, held_out, fitted, recipe.looks)
     is_held_out = are_held_out(held_out, fitted)
     report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene), is_held_out=is_held_out)
     duration = "" if recipe.seconds else f", {seconds:.0f} s"
@@ -339,7 +339,7 @@ def _begin(
     """Starts a training; returns it with the initial scores."""
     shots = recipe.schedule(len(fitted)).shots(fitted)
     check_memory(shots, begin, client.info().target_image_bytes)
-    before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
+    before = scored(pictures(client, begin, held_out, recipe.looks), held_out)
     weighted: dict[str, float] = {}
     cameras = [shot.camera for shot in begun(shots, recipe)]
     images = [partial(shot.target_image, weighted) for shot in shots]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
 import viser
 
@@ -95,7 +94,8 @@ def watched(
     """
     views = viewpoints(capture)
     first = replace(Viewpoint.of(capture.views[0].camera, capture.focus), up=capture.up)
-    settings: dict[str, Any] = {"primitive": recipe.primitive} if recipe.kind == "gaussians" else {}
+    settings = {name: value for name, value in recipe.looks.items() if name != "background"}
+    settings |= {"primitive": recipe.primitive} if recipe.kind == "gaussians" else {}
     with Viewer(_HOST, _PORT, first) as viewer:
         live = LiveScene(viewer, client, trainer, pacing, recipe)
         viewer.show_headline(f"fit: {name}", {"photographs": f"{len(capture):,}", "worker": client.target})

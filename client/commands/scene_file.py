@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from lumigrad.client.client import Client
+from lumigrad.client.commands.aim import Extent
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
@@ -24,7 +25,7 @@ from lumigrad.client.formats.scene import BY_DEPTH
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS
-from lumigrad.client.settings.gaussians import Primitive
+from lumigrad.client.settings.gaussians import Primitive, near_for
 from lumigrad.client.shell.exits import say
 from lumigrad.client.shell.parser import path_of, suggested
 from lumigrad.client.values.gaussians import Gaussians
@@ -36,6 +37,8 @@ _SPHERES_GAMMA = 1e-4
 _LEVEL = 1 / 255
 # The most Gaussians of a level by which cameras are aimed.
 _OUTLINE = 1 << 18
+# About as many Gaussians tell the size of a scene.
+_SAMPLES = 10_000
 # More than the headers of scenes have, and properties by which scenes are known from points.
 _HEADER_BYTES, _OF_SCENES = 1 << 14, (b"f_dc_0", b"opacity", b"packed_position", b"radius")
 # Settings by the values of --primitive.
@@ -129,7 +132,8 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--primitive", help_text, choices=PRIMITIVES)
     help_text = "sort Gaussians, and measure depths, along z or by distance (default: as the file says, else z)"
     option(group, "--depth-order", help_text, choices=("z", "distance"))
-    option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
+    help_text = "least depth of Gaussians that are shown (default: 0.01, less for small scenes)"
+    option(group, "--near", help_text, type=positive_number)
     option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
 
 
@@ -215,7 +219,15 @@ def read(arguments: argparse.Namespace) -> SceneFile:
     if settings.get("primitive") == "surfel":
         check_antialiased(arguments, settings, "as surfels")
     outline = stored.gaussians()
+    if settings["near"] is None:
+        settings["near"] = near_for(_radius(outline))
     return SceneFile(outline, outline if levels is None else levels, settings | _order(stored, settings))
+
+
+def _radius(gaussians: Gaussians) -> float:
+    """Returns the radius of nearly all of a scene, scene units."""
+    extent = Extent.of(gaussians[:: max(1, len(gaussians) // _SAMPLES)], np.array([0.0, 1.0, 0.0]))
+    return max(extent.radius, extent.half_height)
 
 
 def _say_unseen(spheres: Spheres, background: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,7 +13,6 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.values.gaussians import Gaussians
@@ -177,14 +176,14 @@ def scored(rendered: Iterable[Array], shots: Sequence[Shot]) -> Scores:
 
 
 def pictures(
-    client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
+    client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], looks: Mapping[str, Any]
 ) -> Iterator[Array]:
     """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene that is not a handle is stored meanwhile.
 
-    Flat Gaussians are rendered as surfels.
+    `looks` are settings, see `Recipe.looks`; flat Gaussians are rendered as surfels.
     """
     known = scene.scene if isinstance(scene, SceneHandle) else scene
-    settings: dict[str, Any] = {"background": background}
+    settings = dict(looks)
     if isinstance(known, Gaussians) and known.is_flat:
         settings["primitive"] = "surfel"
     with nullcontext(scene) if isinstance(scene, SceneHandle) else stored(client, scene) as handle:
@@ -197,7 +196,7 @@ def exposures_nearby(
     scene: Scene,
     shots: Sequence[Shot],
     fitted: Sequence[Shot],
-    background: Color | None = None,
+    looks: Mapping[str, Any],
 ) -> Array | None:
     """Returns exposures of shots that were not fitted, interpolated from the neighbouring photographs.
 
@@ -216,7 +215,7 @@ def exposures_nearby(
     after = np.searchsorted(known, wanted)
     needed = {int(known[min(max(index, 0), len(known) - 1)]) for index in [*after, *(after - 1)]}
     near = sorted((shot for shot in fitted if places[shot.name] in needed), key=lambda shot: shot.name)
-    rendered = pictures(client, scene, near, background)
+    rendered = pictures(client, scene, near, looks)
     maps = [_map_of(picture, shot) for picture, shot in zip(rendered, near, strict=True)]
     columns = np.stack(maps).reshape(len(near), -1).T
     between = [np.interp(wanted, [places[shot.name] for shot in near], column) for column in columns]

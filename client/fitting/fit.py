@@ -66,7 +66,6 @@ def fit(
     Between the rounds of `pacing`, a preview of some shots is made and the scene is saved; `live` shows it more often.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
-    background = recipe.background.color
     found: Gaussians | Spheres | None = None
     may_publish = True
     while found is None or not (pacing.is_over(trainer.step_number) or stopped.is_set()):
@@ -83,7 +82,7 @@ def fit(
             write_offset(scene_path, recipe.offset)
         handle = _published(trainer, scene) if may_publish else None
         may_publish = handle is not None
-        rendered = [levels_of(picture) for picture in pictures(client, handle or scene, shown, background)]
+        rendered = [levels_of(picture) for picture in pictures(client, handle or scene, shown, recipe.looks)]
         preview = side_by_side([rendered, [shot.read().pixels for shot in shown]])
         journal.preview(trainer.step_number, preview)
     return found

@@ -16,7 +16,6 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.evaluation import (
     PhotographScore,
     Scores,
@@ -116,13 +115,15 @@ class Outcome:
     comparison: Array
 
     @staticmethod
-    def of(client: Client, scene: Scene, held_out: Sequence[Shot], fitted: Sequence[Shot], color: Color) -> Outcome:
-        """Renders the held-out shots over a background colour and compares each with its photograph, one at a time."""
-        nearby = exposures_nearby(client, scene, held_out, fitted, color)
+    def of(
+        client: Client, scene: Scene, held_out: Sequence[Shot], fitted: Sequence[Shot], looks: Mapping[str, Any]
+    ) -> Outcome:
+        """Renders the held-out shots with the settings `looks` and compares each with its photograph, one at a time."""
+        nearby = exposures_nearby(client, scene, held_out, fitted, looks)
         exposures = [None] * len(held_out) if nearby is None else list(nearby)
         compared, shown, taken = samples(held_out, _COMPARED), list[Array](), list[Array]()
         page, scores = Page(), []
-        for index, rendered in enumerate(pictures(client, scene, held_out, color)):
+        for index, rendered in enumerate(pictures(client, scene, held_out, looks)):
             shot, photograph = held_out[index], held_out[index].read()
             scores.append(PhotographScore.of(shot.name, rendered, photograph, exposures[index]))
             page.add(scores[-1], rendered, photograph)

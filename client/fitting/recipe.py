@@ -16,7 +16,7 @@ from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.formats.beside import Offset
-from lumigrad.client.settings.gaussians import Primitive
+from lumigrad.client.settings.gaussians import Primitive, near_for
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]
@@ -27,12 +27,14 @@ Strategy = Literal["mcmc", "adaptive", "none"]
 _NORMAL, _DISTORTION, _SURFACE_START = 0.05, 0.05, 1 / 5
 # More weight on similarity and less noise than in the papers; docs/training.md shows the effect.
 _L1, _DSSIM = 0.7, 0.3
-_NOISE = 1e5
+# Weight and noise of MCMC depend on the unit of length: these are for a region of radius 6 around the cameras, as that
+# of the captures on which they were found.
+_NOISE, _REGULARISER, _USUAL_EXTENT = 1e5, 0.01, 6.0
 # The weight of alpha for transparent photographs: emptiness counts half as much as colours.
 _ALPHA = 0.5
 # Rates of exposures, as in Inria's code.
 _EXPOSURES = 1e-3, 1e-4
-# Rates of camera motions: radians and scene units per step.
+# Rates of camera motions: radians and scene units per step; less in a small scene, where such steps would be large.
 _POSES = 1e-4, 1e-6
 # Rates of intrinsics, in units of the focal length, and of coefficients of lenses.
 _INTRINSICS = 1e-4, 1e-6
@@ -121,12 +123,19 @@ class Recipe:
         alpha = _ALPHA if self.background.is_transparent else 0.0
         if self.kind == "spheres":
             return Loss(alpha=alpha)
-        regulariser = 0.01 if self.moves else 0.0
+        regulariser = _REGULARISER if self.moves else 0.0
         of_surface: dict[str, Any] = {}
         if self.is_flat:
             of_surface = {"normal": _NORMAL, "distortion": _DISTORTION / self.extent}
             of_surface["surface_start"] = int(self.steps * _SURFACE_START)
-        return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=regulariser, **of_surface)
+        of_scales = regulariser * _USUAL_EXTENT / self.extent
+        return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=of_scales, **of_surface)
+
+    @property
+    def looks(self) -> dict[str, Any]:
+        """The settings of renderings, besides the primitive."""
+        of_gaussians = {"near": near_for(self.extent)} if self.kind == "gaussians" else {}
+        return {"background": self.background.color, **of_gaussians}
 
     @property
     def noun(self) -> str:
@@ -160,7 +169,9 @@ class Recipe:
             return None
         start, every = max(self.steps // 60, 10), max(min(100, self.steps // 70), 5)
         if self.strategy == "mcmc":
-            return Mcmc(cap=self.cap, start=start, stop=self.steps * 6 // 7, every=every, noise=_NOISE)
+            # The noise of a mean is its rate, in scene units, times the covariance, in their squares.
+            noise = _NOISE * (_USUAL_EXTENT / self.extent) ** 2
+            return Mcmc(cap=self.cap, start=start, stop=self.steps * 6 // 7, every=every, noise=noise)
         return AdaptiveDensity(
             start=max(self.steps // 14, 10),
             stop=self.steps // 2,
@@ -182,6 +193,8 @@ class Recipe:
     def trainer_options(self) -> dict[str, Any]:
         """Returns the arguments of `Client.trainer`."""
         is_gaussians = self.kind == "gaussians"
+        first, last = (rate * min(1.0, self.extent) for rate in _POSES)
+        poses = Rate(first, last, self.steps)
         of_gaussians: dict[str, Any] = {"sh_degree_every": max(self.steps // 14, 1), "primitive": self.primitive}
         return {
             "loss": self.loss,
@@ -189,14 +202,14 @@ class Recipe:
             # Twice the steps let the rates of means fall only to a tenth: at a hundredth, later steps would hardly move
             # the Gaussians.
             "total_steps": 2 * self.steps if is_gaussians else self.steps,
-            "refine_poses": Rate(*_POSES, self.steps) if self.poses else None,
-            "refine_end_poses": Rate(*_POSES, self.steps) if self.end_poses else None,
+            "refine_poses": poses if self.poses else None,
+            "refine_end_poses": poses if self.end_poses else None,
             "refine_intrinsics": Rate(*_INTRINSICS, self.steps) if self.intrinsics else None,
             "refine_lenses": Rate(*_LENSES, self.steps) if self.lenses else None,
             "refine_exposures": Rate(*_EXPOSURES, self.steps) if self.exposures else None,
             "seed": self.seed,
             "snapshot_every": self.snapshot_every,
-            "background": self.background.color,
+            **self.looks,
             **(of_gaussians if is_gaussians else {}),
         }
 

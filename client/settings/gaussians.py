@@ -127,6 +127,18 @@ def _slice_matrix(name: str, value: Any) -> Float64:
     return affine_array(name, array) if array.shape == (4, 4) else matrix_of(name, array)
 
 
+# The worker's least depth, scene units.
+_NEAR = 0.01
+
+
+def near_for(size: float) -> float | None:
+    """Returns the least depth to show of a scene by its radius, scene units; None: the default.
+
+    The default could hide all of a scene that is smaller than a unit, as one in kilometres.
+    """
+    return _NEAR * size if 0.0 < size < 1.0 else None
+
+
 @dataclass(frozen=True)
 class GaussianSettings(RenderSettings):
     """The settings of renderings of Gaussians. None means the worker's default, given here; the worker checks ranges.

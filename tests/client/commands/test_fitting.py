@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe, Schedule
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.training.calls import TargetImages
+from lumigrad.client.training.options import Mcmc
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.target_image import TargetImage
@@ -120,6 +122,23 @@ def test_a_recipe_of_surfels_has_the_losses_of_surfaces() -> None:
     assert (message.normal, message.surface_start) == (0.05, 200)
 
 
+def test_a_recipe_depends_on_the_unit_of_length_as_the_scene_does() -> None:
+    usual = Recipe(strategy="mcmc", poses=True, extent=6.0)
+    assert usual.loss.scale == usual.loss.opacity == 0.01 and usual.looks["near"] is None
+    for unit in (1e-3, 1e3):
+        other = replace(usual, extent=6.0 * unit)
+        assert other.loss.opacity == 0.01
+        assert other.loss.scale * unit == pytest.approx(0.01)
+        of_usual, of_other = usual.density, other.density
+        assert isinstance(of_usual, Mcmc) and isinstance(of_other, Mcmc)
+        assert of_other.noise * unit**2 == pytest.approx(of_usual.noise)
+    small = replace(usual, extent=0.006).trainer_options()
+    assert small["near"] == pytest.approx(6e-5)
+    # Steps of the usual length would throw the cameras of a small scene around.
+    assert small["refine_poses"].initial == pytest.approx(6e-7)
+    assert "near" not in replace(usual, kind="spheres").trainer_options()
+
+
 def test_every_photograph_is_fitted_or_held_out():
     fitted, held_out = divide(list(range(17)), 8)  # type: ignore[arg-type]
     assert held_out == [0, 8, 16]
@@ -174,10 +193,10 @@ def test_exposures_lie_between_those_of_neighbours(client: Client):
         picture = gain * client.render(scene, camera).color
         levels = Photograph(np.rint(255 * picture.clip(0, 1)).astype(np.uint8))
         taken.append(Shot(name, camera, partial(copy, levels)))
-    found = exposures_nearby(client, scene, taken[1:2], [taken[2], taken[0]])
+    found = exposures_nearby(client, scene, taken[1:2], [taken[2], taken[0]], {})
     assert found is not None and found.shape == (1, 3, 4)
     assert found[0] == pytest.approx(0.5 * np.eye(3, 4), abs=0.05)
-    assert exposures_nearby(client, scene, taken, []) is None
+    assert exposures_nearby(client, scene, taken, [], {}) is None
 
 
 def photograph(border: tuple[int, ...], inside: tuple[int, ...]) -> np.ndarray:

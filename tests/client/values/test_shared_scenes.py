@@ -46,12 +46,12 @@ def gaussians(seed: int) -> Gaussians:
 
 
 def score(client: Client, scene: Gaussians) -> None:
-    assert len(list(pictures(client, scene, [SimpleNamespace(camera=CAMERA)]))) == 1
+    assert len(list(pictures(client, scene, [SimpleNamespace(camera=CAMERA)], {}))) == 1
 
 
 def begin_to_score(client: Client, scene: Gaussians) -> None:
     # The reader of the pictures may stop early.
-    for _ in pictures(client, scene, [SimpleNamespace(camera=CAMERA)] * 2):
+    for _ in pictures(client, scene, [SimpleNamespace(camera=CAMERA)] * 2, {}):
         break
 
 

@@ -1,4 +1,4 @@
-"""`lumigrad fit` in the coordinates of maps and globes: as good as near 0, in a frame that is written down."""
+"""`lumigrad fit` in any frame and unit: as good as near 0, in a frame that is written down."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lumigrad.client.base.cautions import said
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.evaluation import psnr
 from lumigrad.client.pictures import write_image
+from lumigrad.client.values.camera_models import OpenCVModel
 from support.workers.forks import ForkedProcess, lumigrad
 from support.workers.worker import WorkerProcess
 
@@ -91,6 +93,37 @@ def test_a_capture_far_from_0_is_fitted_as_well_as_near_0(
         assert np.abs(offset - frame).max() < 10 and report_of(scene)["recipe"]["offset"] == offset.tolist()
         assert np.abs(np.median(Gaussians.load(scene).means, axis=0)).max() < 10
         assert f"minus ({offset[0]:.15g}, " in (scene.with_suffix(".fit") / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [1000.0, 0.001], ids=["millimetres", "kilometres"])
+def test_a_capture_is_fitted_as_well_in_any_unit(
+    unit: float, sets: dict[str, Path], tmp_path: Path, running: WorkerProcess
+) -> None:
+    metres, folder = Capture.load(sets["near"]), tmp_path / "unit"
+    assert metres.points is not None
+    views = tuple(replace(view, camera=scaled(view.camera, unit)) for view in metres.views)
+    Capture(views, Points(metres.points.positions * unit, metres.points.colors)).save(folder)
+    options = ("--steps", "80", "--strategy", "mcmc", "--refine-poses", "--images", str(sets["near"]))
+    scores = {}
+    for name, data in {"metres": sets["near"], "unit": folder}.items():
+        scene = tmp_path / f"{name}.ply"
+        fit(data, scene, *options, target=running.target)
+        scores[name] = report_of(scene)["held_out"]["psnr"]
+    assert scores["metres"] > report_of(tmp_path / "metres.ply")["begin"]["psnr"] + 3
+    assert abs(scores["unit"] - scores["metres"]) < 1, scores
+    # The scene is shown, however close the cameras are.
+    picture = tmp_path / "picture.png"
+    options = ("--size", "64x48", "-o", str(picture), "--target", running.target)
+    done = lumigrad("render", str(tmp_path / "unit.ply"), *options)
+    assert done.returncode == 0, done.stderr
+    assert np.asarray(Image.open(picture)).mean() > 20
+
+
+def scaled(camera: Camera, unit: float) -> Camera:
+    model = camera.model
+    assert isinstance(model, OpenCVModel)
+    return replace(camera, model=replace(model, translation=model.translation * unit))
 
 
 def test_cameras_and_other_formats_agree_with_the_scene(

@@ -31,13 +31,15 @@ def first_view(capture: Capture, background: Background) -> SceneView:
     depth = max(float(-offsets[index] @ model.rotation[2]), _LEAST_DEPTH * float(distances[index]))
     tangent = view.camera.height / 2 / view.camera.paraxial_focal_lengths[1]
     return SceneView(
-        eye=_rounded(model.eye),
-        target=_rounded(model.eye + depth * model.rotation[2]),
-        up=_rounded(capture.up),
+        eye=_rounded(model.eye, depth),
+        target=_rounded(model.eye + depth * model.rotation[2], depth),
+        up=_rounded(capture.up, 1.0),
         fov_degrees=round(math.degrees(2 * math.atan(tangent)), 3),
         background=background.color if any(background.color) else None,
     )
 
 
-def _rounded(vector: np.ndarray) -> tuple[float, ...]:
-    return tuple(round(float(value), 6) for value in vector)
+def _rounded(vector: np.ndarray, size: float) -> tuple[float, ...]:
+    """Returns numbers to six decimals, or in a scene of a smaller size to six digits of it."""
+    decimals = 6 - min(math.floor(math.log10(size)), 0)
+    return tuple(round(float(value), decimals) for value in vector)

@@ -30,6 +30,8 @@ _L1, _DSSIM = 0.7, 0.3
 # Weight and noise of MCMC depend on the unit of length: these are for a region of radius 6 around the cameras, as that
 # of the captures on which they were found.
 _NOISE, _REGULARISER, _USUAL_EXTENT = 1e5, 0.01, 6.0
+# Workers accept no more noise.
+_MOST_NOISE = 1e12
 # The weight of alpha for transparent photographs: emptiness counts half as much as colours.
 _ALPHA = 0.5
 # Rates of exposures, as in Inria's code.
@@ -170,7 +172,7 @@ class Recipe:
         start, every = max(self.steps // 60, 10), max(min(100, self.steps // 70), 5)
         if self.strategy == "mcmc":
             # The noise of a mean is its rate, in scene units, times the covariance, in their squares.
-            noise = _NOISE * (_USUAL_EXTENT / self.extent) ** 2
+            noise = min(_NOISE * (_USUAL_EXTENT / self.extent) ** 2, _MOST_NOISE)
             return Mcmc(cap=self.cap, start=start, stop=self.steps * 6 // 7, every=every, noise=noise)
         return AdaptiveDensity(
             start=max(self.steps // 14, 10),

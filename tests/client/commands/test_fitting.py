@@ -132,6 +132,8 @@ def test_a_recipe_depends_on_the_unit_of_length_as_the_scene_does() -> None:
         of_usual, of_other = usual.density, other.density
         assert isinstance(of_usual, Mcmc) and isinstance(of_other, Mcmc)
         assert of_other.noise * unit**2 == pytest.approx(of_usual.noise)
+    tiny = replace(usual, extent=1e-6).density
+    assert isinstance(tiny, Mcmc) and tiny.noise == 1e12
     small = replace(usual, extent=0.006).trainer_options()
     assert small["near"] == pytest.approx(6e-5)
     # Steps of the usual length would throw the cameras of a small scene around.
@@ -364,3 +366,6 @@ def test_the_first_view_is_one_from_the_middle_of_a_capture():
     assert view.eye == pytest.approx(cameras[4].model.eye, abs=1e-4)
     assert view.target == pytest.approx((1, 2, 3), abs=1e-4)
     assert view.fov_degrees == pytest.approx(50, abs=1e-2) and view.background == (1, 1, 1)
+    tiny = [Camera.orbit((0, 0, 0), 4e-6, azimuth, 30.0, up, width=64, height=48) for azimuth in (20.0, 200.0)]
+    view = first_view(Capture(tuple(View(str(index), camera) for index, camera in enumerate(tiny))), Background())
+    assert view.eye == pytest.approx(tiny[0].model.eye, abs=1e-10)

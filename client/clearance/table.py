@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.clearance.clearances import Clearances, record, summary
 
 # Escape sequences of terminals.
@@ -38,15 +39,15 @@ def print_table(found: Clearances, limit: int) -> None:
     left = (len(found.clearance) if found.motion.is_trajectory else found.clearance.shape[1]) - len(rows)
     if left:
         what = "time steps" if found.motion.is_trajectory else "spheres"
-        print(f"({left:,} {what} more, farther away; --rows 0 shows all)")
+        print(f"({counted(left, what)} more, farther away; --rows 0 shows all)")
 
 
 def sentence(found: Clearances) -> str:
     """Returns the summary as a sentence."""
     facts = summary(found)
     count, steps = found.clearance.shape[1], facts["steps"]
-    along = f" in {steps:,} time steps" if steps else ""
-    lines = [f"{_counted(count, 'sphere')}{along}, {_counted(len(found.obstacles), 'obstacle')}: {_verdict(facts)}"]
+    along = f" in {counted(steps, 'time steps')}" if steps else ""
+    lines = [f"{counted(count, 'spheres')}{along}, {counted(len(found.obstacles), 'obstacles')}: {_verdict(facts)}"]
     if facts["closest"] is not None:
         lines.append(f"closest: {_place(facts['closest'], facts['margin'])}")
     return "\n".join([*lines, *found.notes])
@@ -56,10 +57,10 @@ def _verdict(facts: dict[str, Any]) -> str:
     closer = f" closer than {facts['margin']:g} m" if facts["margin"] else ""
     uncertain = len(facts["uncertain_steps"] or ())
     if facts["collides"]:
-        when = f" in {_counted(len(facts['colliding_steps']), 'time step')}" if facts["steps"] else ""
-        return f"COLLIDES, {_counted(facts['colliding_spheres'], 'sphere')}{closer}{when}"
+        when = f" in {counted(len(facts['colliding_steps']), 'time steps')}" if facts["steps"] else ""
+        return f"COLLIDES, {counted(facts['colliding_spheres'], 'spheres')}{closer}{when}"
     if uncertain:
-        return f"nothing collides, but next to {_counted(uncertain, 'time step')} the way could not be proven free"
+        return f"nothing collides, but next to {counted(uncertain, 'time steps')} the way could not be proven free"
     return f"free{', nothing' + closer if closer else ''}"
 
 
@@ -73,10 +74,6 @@ def _place(values: dict[str, Any], margin: float) -> str:
     if clearance < 0:
         return f"{where}, {-clearance:.5g} m inside {values['obstacle']}"
     return f"{where}, {clearance:.5g} m from {values['obstacle']}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _places(found: Clearances, limit: int) -> list[tuple[int, int]]:

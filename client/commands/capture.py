@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.datasets import Capture, colmap_run
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.doubts import DoubtfulCameras
@@ -55,7 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     lines = colmap_run.steps(
         arguments.photographs, output, has_one_camera=has_one_camera, is_sequence=arguments.sequential
     )
-    say(f"{len(found)} photographs of {'one camera' if has_one_camera else 'several cameras or focal lengths'}")
+    whose = "one camera" if has_one_camera else "several cameras or focal lengths"
+    say(f"{counted(len(found), 'photographs')} of {whose}")
     colmap_run.run(lines, output, say)
     model = find_model(output / colmap_run.WORK)
     if model is None:
@@ -65,9 +67,10 @@ def _run(arguments: argparse.Namespace) -> int:
     names = {path.relative_to(arguments.photographs).as_posix() for path in found}
     without = sorted(names - {Path(view.file).as_posix() for view in capture.views})
     if without:
-        say(f"{len(without)} of {len(found)} photographs have no camera, the first is {without[0]}: {_ADVICE}")
+        have = "has" if len(without) == 1 else "have"
+        say(f"{len(without)} of {len(found)} photographs {have} no camera, the first is {without[0]}: {_ADVICE}")
     points = len(capture.points) if capture.points is not None else 0
-    print(f"{output}: cameras of {len(capture)} of {len(found)} photographs, {points:,} points")
+    print(f"{output}: cameras of {len(capture)} of {len(found)} photographs, {counted(points, 'points')}")
     print(f"next: lumigrad fit {output} -o {output.with_suffix('.ply').name}")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, replacing, scene_bytes
 from lumigrad.client.errors import InvalidArgument
@@ -62,7 +63,8 @@ def _as_file(arguments: argparse.Namespace) -> list[str]:
         stored = stored.of_degree(arguments.sh_degree)
     with replacing(arguments.output):
         save_scene(stored, arguments.output)
-    print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
+    size = counted(scene_bytes(arguments.output), "bytes")
+    print(f"{arguments.output}: {counted(len(stored), 'Gaussians')}, {size}")
     return losses(stored, suffix_of(arguments.output))
 
 
@@ -77,10 +79,11 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     with replacing(arguments.output), Stages() as stages:
         built = write_levels(arguments.scene, arguments.output, progress=stages.show, **degree)
     if built.skipped:
-        say(f"left out {built.skipped:,} Gaussians that are not finite")
+        say(f"left out {counted(built.skipped, 'Gaussians')} with values that are not finite")
     size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
     print(
-        f"{arguments.output}: {built.count:,} Gaussians in {built.pages:,} pages with {built.levels} levels, "
+        f"{arguments.output}: {counted(built.count, 'Gaussians')} in {counted(built.pages, 'pages')} with "
+        f"{counted(built.levels, 'levels')}, "
         f"{size:,} bytes"
     )
     return losses(built.example, ".sog")

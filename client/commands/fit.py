@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.base.cautions import said
+from lumigrad.client.base.counts import counted
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
@@ -172,7 +173,7 @@ def _run(arguments: argparse.Namespace) -> int:
     is_held_out = are_held_out(held_out, fitted)
     report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene), is_held_out=is_held_out)
     duration = "" if recipe.seconds else f", {seconds:.0f} s"
-    rate = f"{spent}{duration}, {report['steps_per_second']:.1f} steps/s; {len(scene):,} {recipe.noun}"
+    rate = f"{spent}{duration}, {report['steps_per_second']:.1f} steps/s; {counted(len(scene), recipe.noun)}"
     facts = _facts(rate, recipe, checkpoint.before, outcome.scores, is_held_out=is_held_out)
     _write_results(arguments, folder, outcome, report, facts)
     say_results(arguments, recipe, facts, outcome.scores, not is_over)

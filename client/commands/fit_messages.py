@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
@@ -76,11 +77,11 @@ def plan_text(
     """Returns the plan of a fit as text; reads a photograph that has a mask, if there is one."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
-    length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"
+    length = f"{recipe.seconds:g} s" if recipe.seconds else counted(recipe.steps, "steps")
     frame = "" if recipe.offset is None else f"; coordinates: {offset_text(recipe.offset)}"
     memory = size_text(memory_of(recipe.schedule(len(fitted)).shots(fitted)))
     left = len(held_out) if are_held_out(held_out, fitted) else "none"
-    planned = f"{len(fitted)} photographs to fit, {left} held out{unused}, {length}"
+    planned = f"{counted(len(fitted), 'photographs')} to fit, {left} held out{unused}, {length}"
     masks = _masks_text(capture, shots)
     return f"{planned}{masks}; background: {recipe.background}{frame}; photographs on the worker: {memory}"
 
@@ -93,8 +94,8 @@ def _masks_text(capture: Capture, shots: Sequence[Shot]) -> str:
     if mask is None:
         return ""
     ignored = float((mask == 0).mean())
-    counted = f"masks of {len(masked)} of {len(shots)} photographs"
-    return f"; {counted}: black or transparent is ignored, {ignored:.0%} of {masked[0].name}"
+    whose = f"masks of {len(masked)} of {len(shots)} photographs"
+    return f"; {whose}: black or transparent is ignored, {ignored:.0%} of {masked[0].name}"
 
 
 def say_weights(weighted: Mapping[str, float], fitted: Sequence[Shot]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.cautions import said
+from lumigrad.client.base.counts import counted
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.commands.scene_file import add_lod, has_levels, scene_bytes, scene_path
-from lumigrad.client.commands.scene_text import aligned, counted, scene_text
+from lumigrad.client.commands.scene_text import aligned, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.formats.beside import read_offset

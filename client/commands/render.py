@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.counts import counted
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
@@ -126,8 +127,8 @@ def _report(arguments: argparse.Namespace, file: scene_file.SceneFile, pictures:
         summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": file.count}
         print(json_text({**summary, "pictures": pictures, "round_trip_ms": mean_ms}))
         return
-    counted, mean = (f"{pictures} pictures, ", " from the request of each to its picture") if pictures > 1 else ("", "")
-    print(f"{arguments.path}: {file.count:,} {kind}, {counted}{mean_ms:.0f} ms{mean}")
+    several, mean = (f"{pictures} pictures, ", " from the request of each to its picture") if pictures > 1 else ("", "")
+    print(f"{arguments.path}: {counted(file.count, kind)}, {several}{mean_ms:.0f} ms{mean}")
 
 
 def _add_views(group: argparse._ArgumentGroup) -> None:

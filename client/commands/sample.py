@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from threading import Event
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.destination import in_order, with_progress
 from lumigrad.client.commands.options import SIZE, option, whole
@@ -67,7 +68,7 @@ def _city(arguments: argparse.Namespace) -> int:
     with naming(arguments.output), replacing(arguments.output), Stages() as stages:
         for done in write_city(arguments.output, count):
             stages.show("writing", done, count)
-    print(f"{arguments.output}: {count:,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+    print(f"{arguments.output}: {counted(count, 'Gaussians')}, {arguments.output.stat().st_size:,} bytes")
     print(f"next: lumigrad convert {arguments.output} {arguments.output.with_suffix('')}/ --levels")
     return 0
 
@@ -87,12 +88,12 @@ def _capture(arguments: argparse.Namespace) -> int:
     def job(index: int) -> Exposure:
         return photograph(planned[index].camera, stopping)
 
-    say(f"computing {len(planned)} photographs of {width}x{height} on this machine")
+    say(f"computing {counted(len(planned), 'photographs')} of {width}x{height} on this machine")
     exposures = in_order(job, range(len(planned)), stopping)
     taken = with_progress(exposures, len(planned), "photographing", "photograph")
     with naming(arguments.output):
         count = write_capture(arguments.output, zip(planned, taken, strict=True))
-    print(f"{arguments.output}: {count} photographs, their cameras, and points to begin with")
+    print(f"{arguments.output}: {counted(count, 'photographs')}, their cameras, and points to begin with")
     print(f"next: lumigrad fit {arguments.output} -o {arguments.output.with_suffix('.ply').name}")
     return 0
 

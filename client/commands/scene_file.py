@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.client import Client
 from lumigrad.client.commands.aim import Extent
 from lumigrad.client.commands.options import numbers, option, positive_number
@@ -185,7 +186,7 @@ def read_gaussians(path: Path, lod: int | None) -> StoredScene:
     """Reads a file of Gaussians without those that cannot be rendered, and reports their number."""
     stored = read_scene(path, skip_invalid=True, lod=lod)
     if stored.skipped:
-        say(f"left out {stored.skipped:,} Gaussians that are not finite")
+        say(f"left out {counted(stored.skipped, 'Gaussians')} with values that are not finite")
     return stored
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.formats.beside import offset_text
 from lumigrad.client.formats.save import ORDERS
 from lumigrad.client.formats.scene import SRGB
@@ -19,7 +20,7 @@ def scene_text(described: Mapping[str, Any]) -> str:
     details = dict(described.get("details", {}))
     rows = {"file": described["file"]}
     if "bytes" in described:
-        rows["size"] = f"{described['bytes']:,} bytes"
+        rows["size"] = counted(described["bytes"], "bytes")
     rows |= _format_rows(details)
     kind = "Gaussians" if described["kind"] == "gaussians" else "spheres"
     rows["content"] = counted(described["count"], kind)
@@ -45,16 +46,6 @@ def aligned(rows: Mapping[str, Any]) -> str:
     """
     width = max(13, *(len(label) + 2 for label in rows))
     return "\n".join(f"{label:<{width}}{value}" for label, value in rows.items())
-
-
-def counted(count: int, name: str) -> str:
-    """Returns a number and what it counts.
-
-    Args:
-        count: the number.
-        name: the plural of what is counted, which ends in s.
-    """
-    return f"{count:,} {name.removesuffix('s') if count == 1 else name}"
 
 
 def _format_rows(details: dict[str, Any]) -> dict[str, str]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.cautions import warn_caller
+from lumigrad.client.base.counts import counted
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, option
-from lumigrad.client.commands.scene_text import counted
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, read_drive_log, read_scene
 from lumigrad.client.shell.catalog import Command
@@ -99,7 +99,7 @@ def _described(scene: Manifest, counts: Mapping[Path, int]) -> Iterator[str]:
         tracks.setdefault(track.gaussians.path, []).append(f"track {track.track_id}, {track.semantic_class}")
     for path, count in counts.items():
         what = " of " + "; ".join(tracks[path]) if path in tracks else ""
-        yield f"  {path.relative_to(scene.folder)}: {count:,} Gaussians{what}"
+        yield f"  {path.relative_to(scene.folder)}: {counted(count, 'Gaussians')}{what}"
     for camera in scene.cameras:
         spec = camera.intrinsics
         model = str(spec.WhichOneof("camera_param")).removesuffix("_param")

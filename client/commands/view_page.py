@@ -11,6 +11,7 @@ import numpy as np
 import viser
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.counts import counted
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.aim import Extent, enclosing_ball
@@ -125,7 +126,7 @@ def _facts(
     if world is not None:
         facts["obstacles"] = f"{len(world):,}"
     if robot is not None:
-        facts["robot"] = f"{robot.dof} joints, {len(robot)} spheres"
+        facts["robot"] = f"{counted(robot.dof, 'joints')}, {counted(len(robot), 'spheres')}"
     return {**facts, "worker": client.target}
 
 

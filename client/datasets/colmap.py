@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.counts import counted
 from lumigrad.client.datasets import colmap_binary, colmap_text
 from lumigrad.client.datasets.doubts import LEAST_AGREEMENT, MOST_POINTS, DoubtfulCameras, agreement
 from lumigrad.client.datasets.fields import MOST_PIXELS
@@ -45,7 +46,7 @@ def _largest(models: list[Path]) -> Path:
     others = ", ".join(f"{model.name} has {counts[model]:,}" for model in models if model != largest)
     warnings.warn(
         f"{len(models)} reconstructions of COLMAP, each with axes of its own: the largest, {largest}, is read, with "
-        f"{counts[largest]:,} images ({shortened(others)}); to read another one, pass its folder",
+        f"{counted(counts[largest], 'images')} ({shortened(others)}); to read another one, pass its folder",
         stacklevel=3,
     )
     return largest
@@ -114,9 +115,10 @@ def _check_masks(folder: Path, views: Sequence[View]) -> None:
     found = next((each for each in (folder / "masks", folder / "mask") if each.is_dir() and any(each.iterdir())), None)
     if without and found is not None:
         name = "" if found.name == "masks" else "masks/"
+        have, they = ("has", "it is") if len(without) == 1 else ("have", "they are")
         warnings.warn(
-            f"{found}: {len(without)} of {len(views)} photographs have no mask, the first is {without[0]}, whose mask "
-            f"would be {name}{without[0]}.png; they are used whole",
+            f"{found}: {len(without)} of {len(views)} photographs {have} no mask, the first is {without[0]}, whose "
+            f"mask would be {name}{without[0]}.png; {they} used whole",
             stacklevel=4,
         )
 

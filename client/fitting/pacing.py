@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Protocol
 
+from lumigrad.client.base.counts import counted
+
 # A time budget is spent in parts, and the pace is adapted after each. A part takes at most this share of the budget and
 # of the schedules, and at most this many seconds.
 _PART, _MOST_SECONDS = 0.02, 2.0
@@ -65,7 +67,7 @@ class BySteps:
 
     def text(self, number: int) -> str:
         """See `Pacing`."""
-        return f"{number:,} of {self._steps:,} steps"
+        return f"{number:,} of {counted(self._steps, 'steps')}"
 
     def is_over(self, number: int) -> bool:
         """Whether all steps are done."""
@@ -120,7 +122,7 @@ class BySeconds:
 
     def text(self, number: int) -> str:
         """See `Pacing`."""
-        return f"{number:,} steps, {self.done(number):.0f} of {self.total:g} s"
+        return f"{counted(number, 'steps')}, {self.done(number):.0f} of {self.total:g} s"
 
     def is_over(self, number: int) -> bool:
         """Whether no time is left for half a step and the last preview."""

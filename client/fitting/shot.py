@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from lumigrad.client.base.counts import counted
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.view import Split, View, resized
@@ -104,11 +105,13 @@ def _with_photographs(capture: Capture) -> list[View]:
     if len(views) < 2:
         raise InvalidArgument.of("dataset", f"expected at least two photographs, found {len(views)}")
     if missing := [view.file or view.name for view in capture.views if view.image is None]:
-        said = f"{len(missing)} of {len(capture)} photographs were not found, the first is {missing[0]}"
-        warnings.warn(f"{said}; these views are left out", stacklevel=3)
+        were, these = ("was", "this view is") if len(missing) == 1 else ("were", "these views are")
+        said = f"{len(missing)} of {len(capture)} photographs {were} not found, the first is {missing[0]}"
+        warnings.warn(f"{said}; {these} left out", stacklevel=3)
     masks = [view.mask for view in views if view.mask is not None]
     if missing_masks := [mask for mask in masks if not mask.is_file()]:
-        said = f"{len(missing_masks)} of {len(masks)} masks were not found, the first is {missing_masks[0]}"
+        were = "was" if len(missing_masks) == 1 else "were"
+        said = f"{len(missing_masks)} of {len(masks)} masks {were} not found, the first is {missing_masks[0]}"
         raise InvalidArgument.of("dataset", f"{said}; remove what names them to fit without masks")
     return _named_once(views)
 
@@ -131,7 +134,9 @@ def _named_once(views: Sequence[View]) -> list[View]:
     once = list(of_files.values())
     if len(once) < len(views):
         first = next(view for view in views if view not in once)
-        said = f"{len(views) - len(once)} photographs are named twice, the first is {first.file or first.image}"
+        repeated = len(views) - len(once)
+        are = "is" if repeated == 1 else "are"
+        said = f"{counted(repeated, 'photographs')} {are} named twice, the first is {first.file or first.image}"
         warnings.warn(f"{said}; each counts once", stacklevel=4)
     return once
 

@@ -22,7 +22,7 @@ def bars() -> Any:
 def say_progress(stage: str, before: int, done: int, total: int, noun: str) -> None:
     """Prints how much of a stage is done, if another tenth of it is."""
     if done * _LINES // total > before * _LINES // total:
-        print(f"{stage}: {done:,} of {total:,} {noun}s", file=sys.stderr, flush=True)
+        print(f"{stage}: {done:,} of {total:,} {noun}{'' if total == 1 else 's'}", file=sys.stderr, flush=True)
 
 
 class Stages:

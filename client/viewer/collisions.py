@@ -218,7 +218,8 @@ class Collisions:
         touching = int(np.count_nonzero(clearances < 0))
         text = f"closest: {pair}, {1000 * clearance:.1f} mm"
         if touching:
-            text = f"{touching} of {len(clearances)} spheres collide; deepest: {pair}, {-1000 * clearance:.1f} mm"
+            collide = "collides" if touching == 1 else "collide"
+            text = f"{touching} of {len(clearances)} spheres {collide}; deepest: {pair}, {-1000 * clearance:.1f} mm"
         kernel_ms, round_trip_ms = found.timings.kernel_ms, found.timings.round_trip_ms
         cost = f"answered in {round_trip_ms:.1f} ms, kernels {kernel_ms:.2f} ms"
         self._answer.content = _line(text, is_bad=touching > 0) + _line(cost, is_bad=False)

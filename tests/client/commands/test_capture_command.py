@@ -93,7 +93,7 @@ def test_photographs_get_cameras_and_become_a_data_set(tmp_path: Path, program: 
     out, err = capsys.readouterr()
     assert f"{tmp_path}/out/garden: cameras of 5 of 6 photographs, 3 points\nnext: lumigrad fit {tmp_path}" in out
     assert "6 photographs of one camera\n" in err and "step 2 of 3: matches photographs\n" in err
-    assert "1 of 6 photographs have no camera, the first is p5.jpg: each thing has to be sharp in three" in err
+    assert "1 of 6 photographs has no camera, the first is p5.jpg: each thing has to be sharp in three" in err
     found = Capture.load(tmp_path / "out" / "garden")
     assert [view.image.resolve() for view in found.views] == [source / f"p{k}.jpg" for k in range(5)]
     for view, other in zip(found.views, expected.views, strict=True):

@@ -250,7 +250,7 @@ def test_gaussians_that_are_not_finite_are_left_out_and_counted(render, scene):
     Gaussians(means, whole.quats, whole.scales, whole.opacities, colors=whole.colors).save(scene)
     done = render("-o", "out.png", "--size", "32x32")
     assert done.returncode == 0
-    assert done.stderr == "lumigrad: left out 1 Gaussians that are not finite\n"
+    assert done.stderr == "lumigrad: left out 1 Gaussian with values that are not finite\n"
     assert done.stdout.startswith("out.png: 399 Gaussians, ")
 
 

@@ -167,10 +167,12 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:
     made.means[1] = np.nan
     gaussians = gaussians_of(made)
-    save_gaussians(gaussians, tmp_path / "scene.ply")
-    done = convert("scene.ply", "out.ply", folder=tmp_path)
-    assert done.stderr == "lumigrad: left out 1 Gaussians that are not finite\n"
-    assert len(load_gaussians(tmp_path / "out.ply")) == len(gaussians) - 1
+    for left, text in ((len(gaussians) - 1, f"{len(gaussians) - 1} Gaussians"), (1, "1 Gaussian")):
+        save_gaussians(gaussians[: left + 1], tmp_path / "scene.ply")
+        done = convert("scene.ply", f"{left}.ply", folder=tmp_path)
+        assert done.stderr == "lumigrad: left out 1 Gaussian with values that are not finite\n"
+        assert done.stdout.startswith(f"{left}.ply: {text}, ")
+        assert len(load_gaussians(tmp_path / f"{left}.ply")) == left
 
 
 def test_files_of_logarithms_or_logits_are_not_taken_for_damaged_gaussians(tmp_path: Path, made: Cloud) -> None:

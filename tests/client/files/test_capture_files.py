@@ -168,9 +168,7 @@ def test_colmaps_masks_may_have_the_names_of_png_photographs(tmp_path: Path):
     masks = [view.mask for view in Capture.load(tmp_path).views]
     assert [mask.name for mask in masks if mask] == ["a.png", "b.png", "c.jpg.png"]
     (tmp_path / "masks" / "b.png").unlink()
-    with pytest.warns(
-        UserWarning, match=r"masks: 1 of 3 photographs have no mask, the first is b\.jpg, .* b\.jpg\.png"
-    ):
+    with pytest.warns(UserWarning, match=r"masks: 1 of 3 photographs has no mask, the first is b\.jpg, .* b\.jpg\.png"):
         Capture.load(tmp_path)
 
 

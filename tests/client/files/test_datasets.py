@@ -103,7 +103,7 @@ def test_masks_of_colmap_have_the_names_of_photographs_and_png(tmp_path):
     write_colmap(tmp_path / "sparse" / "0", shots(2), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "photo_1.jpg.png").write_bytes(b"")
-    with pytest.warns(UserWarning, match="1 of 2 photographs have no mask"):
+    with pytest.warns(UserWarning, match="1 of 2 photographs has no mask"):
         first, second = Capture.load(tmp_path).views
     assert first.mask is None and second.mask == tmp_path / "masks" / "photo_1.jpg.png"
 

@@ -42,10 +42,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     lost = _with_levels(arguments) if arguments.levels else _as_file(arguments)
-    view = SceneView.load(arguments.scene)
-    if view is not None:
-        view.save(arguments.output)
-    _write_offset(arguments.scene, arguments.output)
+    _write_beside(arguments.scene, arguments.output)
     if lost:
         say(f"{arguments.output} {'; '.join(lost)}")
     return 0
@@ -89,12 +86,23 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     return losses(built.example, ".sog")
 
 
-def _write_offset(scene: Path, output: Path) -> None:
-    """Copies the offset beside a scene; without one, reports and removes a stale offset beside the output."""
-    offset = read_offset(scene)
-    if offset is None and (stale := beside(output, "offset")).exists():
-        say(f"removes {stale}, because the coordinates of {output} have no offset")
-    write_offset(output, offset)
+def _write_beside(scene: Path, output: Path) -> None:
+    """Copies the view and the offset beside a scene; in place of those that it lacks, removes stale ones."""
+    view, offset = SceneView.load(scene), read_offset(scene)
+    if view is None:
+        _remove_stale(beside(output, "view"), f"because {scene} has no view")
+    else:
+        view.save(output)
+    if offset is None:
+        _remove_stale(beside(output, "offset"), f"because the coordinates of {output} have no offset")
+    else:
+        write_offset(output, offset)
+
+
+def _remove_stale(path: Path, why: str) -> None:
+    if path.exists():
+        say(f"removes {path}, {why}")
+        path.unlink()
 
 
 command = Command("write a scene of Gaussians in another file format", _add_arguments, _run)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
+from lumigrad.client.formats.beside import SceneView
 from lumigrad.client.formats.gltf import write_glb
 from lumigrad.client.formats.splat import write_splat
 from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
@@ -162,6 +163,21 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
     assert f"  .ply             {order}" in lines
     splat = "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0"
     assert f"  .splat           {splat}; {order}" in lines
+
+
+def test_a_scene_takes_its_view_along_and_leaves_none_of_what_it_replaces(tmp_path: Path, made: Cloud) -> None:
+    seen, plain = (save(made, tmp_path / f"{name}.ply") for name in ("seen", "plain"))
+    view = SceneView((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), (0.0, -1.0, 0.0), fov_degrees=45.0)
+    view.save(seen)
+    output = tmp_path / "out.spz"
+    assert convert(seen.name, output.name, folder=tmp_path).returncode == 0
+    assert SceneView.load(output) == view
+    done = convert(plain.name, output.name, folder=tmp_path)
+    assert "lumigrad: removes out.view.json, because plain.ply has no view\n" in done.stderr
+    assert SceneView.load(output) is None and SceneView.load(seen) == view
+    # A scene that is written anew beside itself keeps what is beside it.
+    assert convert(seen.name, "seen.splat", folder=tmp_path).returncode == 0
+    assert SceneView.load(seen) == view
 
 
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:

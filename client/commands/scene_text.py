@@ -77,7 +77,8 @@ def _detail_rows(details: dict[str, Any]) -> dict[str, str]:
     if "up_axis" in details:
         rows["up axis"] = str(details.pop("up_axis")).lower()
     if "meters_per_unit" in details:
-        rows["scene unit"] = f"{details.pop('meters_per_unit'):g} m"
+        default = ", the default of USD: the file states none" if details.pop("unit_is_default", False) else ""
+        rows["scene unit"] = f"{details.pop('meters_per_unit'):g} m{default}"
     if "lod" in details:
         level, levels = details.pop("lod"), details.pop("lods")
         rows["detail"] = f"level {level} of 0 to {levels - 1}, where 0 is the finest"

@@ -230,7 +230,8 @@ def _unstated(scene: StoredScene) -> list[str]:
     """Returns what other formats than USD do not say of a scene from USD, as text."""
     lost = ["does not say that z is up"] if scene.details.get("up_axis") == "Z" else []
     unit = scene.details.get("meters_per_unit", 1.0)
-    return lost if unit == 1.0 else [*lost, f"does not say that a scene unit is {unit:g} m"]
+    is_lost = unit != 1.0 and "unit_is_default" not in scene.details
+    return lost if not is_lost else [*lost, f"does not say that a scene unit is {unit:g} m"]
 
 
 def suffix_of(path: str | PathLike[str]) -> str:

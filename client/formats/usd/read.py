@@ -71,6 +71,8 @@ def _read(path: Path) -> StoredScene:
     details: dict[str, Any] = {"format": "USD", "sorting": ", ".join(sorted(sorting))}
     details["up_axis"] = str(geometry.GetStageUpAxis(stage))
     details["meters_per_unit"] = float(geometry.GetStageMetersPerUnit(stage))
+    if not geometry.StageHasAuthoredMetersPerUnit(stage):
+        details["unit_is_default"] = True
     return replace(joined(scenes), details=details)
 
 

@@ -62,6 +62,8 @@ def test_details_of_formats_are_in_words() -> None:
         "up axis        y",
         "scene unit     0.01 m",
     ]
+    default = lines_of(details={**usd, "unit_is_default": True})[-1]
+    assert default == "scene unit     0.01 m, the default of USD: the file states none"
     streamed = {"format": "streamed SOG", "lod": 1, "lods": 3}
     assert lines_of(details=streamed)[-1] == "detail       level 1 of 0 to 2, where 0 is the finest"
     assert lines_of(details={"new_key": 3})[-1] == "new key      3"

@@ -49,6 +49,18 @@ def test_the_axis_and_the_unit_of_a_stage_are_kept_or_said_to_be_lost(tmp_path):
     assert losses(scene, ".ply") == ["does not say that z is up", "does not say that a scene unit is 0.01 m"]
 
 
+def test_a_stage_that_states_no_unit_has_the_default_and_loses_none(tmp_path):
+    gaussians_of(cloud(count=3)).save(tmp_path / "scene.usda")
+    text = (tmp_path / "scene.usda").read_text()
+    assert "metersPerUnit = 1\n" in text
+    (tmp_path / "scene.usda").write_text(text.replace("metersPerUnit = 1\n", "\n"))
+    scene = read_scene(tmp_path / "scene.usda")
+    assert (scene.details["meters_per_unit"], scene.details["unit_is_default"]) == (0.01, True)
+    assert losses(scene, ".ply") == []
+    save_scene(scene, tmp_path / "again.usdc")
+    assert UsdGeom.GetStageMetersPerUnit(Usd.Stage.Open(str(tmp_path / "again.usdc"))) == 0.01
+
+
 def test_an_axis_that_openusd_does_not_know_is_not_kept(tmp_path):
     gaussians_of(cloud(count=3)).save(tmp_path / "scene.usda")
     text = (tmp_path / "scene.usda").read_text()

@@ -127,6 +127,8 @@ class Content:
         return np.asarray(ramp_colors(closeness) * share[..., None], np.float32)
 
 
+# Pictures per second of a video.
+FPS = 30.0
 _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
 
 
@@ -221,10 +223,15 @@ class Video(Files):
 
 
 def destination_of(
-    path: Path, content: Content, shots: Sequence[View], channels: int, everything: tuple[str, ...], fps: float
+    path: Path, content: Content, shots: Sequence[View], channels: int, everything: tuple[str, ...], fps: float | None
 ) -> Files:
-    """Returns the destination for `path`; raises InvalidArgument if it cannot store these images."""
+    """Returns the destination for `path`; raises InvalidArgument if it cannot store these images.
+
+    Without `fps`, videos have `FPS`.
+    """
     _check_photographs(path, shots)
+    if fps is not None and path.suffix != ".mp4":
+        raise InvalidArgument.of("fps", f"expected with an .mp4 file, not with {path}; leave it out")
     if path.suffix and path.suffix != ".mp4":
         if len(shots) > 1:
             raise InvalidArgument.of(
@@ -242,7 +249,7 @@ def destination_of(
     width, height = shots[0].camera.width, shots[0].camera.height
     if any((shot.camera.width, shot.camera.height) != (width, height) for shot in shots):
         raise InvalidArgument.of("size", "expected WxH for a video, because the views differ in size")
-    return Video(path, content, width, height, fps)
+    return Video(path, content, width, height, fps or FPS)
 
 
 def _check_photographs(path: Path, shots: Sequence[View]) -> None:

@@ -10,7 +10,15 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.counts import counted
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
-from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
+from lumigrad.client.commands.destination import (
+    FPS,
+    NAMES,
+    Content,
+    destination_of,
+    in_order,
+    output_path,
+    with_progress,
+)
 from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
 from lumigrad.client.commands.shots import check_camera_file, say_stretched, shots_of
@@ -138,7 +146,7 @@ def _add_views(group: argparse._ArgumentGroup) -> None:
     help_text = "size of the pictures (default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
     option(group, "--size", help_text, **SIZE)
     aim.add_field(group, "vertical field of view", "up direction")
-    option(group, "--fps", "pictures per second of an .mp4", 30.0, type=positive_number)
+    option(group, "--fps", f"pictures per second of an .mp4 (default: {FPS:g})", type=positive_number)
 
 
 def _depth_name(scene: Spheres | Gaussians) -> str:

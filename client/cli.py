@@ -55,7 +55,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     command = commands[arguments.command]
     assert command is not None
     try:
-        with told_warnings(), terminable():
+        with told_warnings(options), terminable():
             code = command.run(arguments)
     except ModuleNotFoundError as error:
         raise missing(entry, error) from error

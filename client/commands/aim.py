@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.base.cautions import said
+from lumigrad.client.base.cautions import said, warn_of_radians
 from lumigrad.client.commands.options import AXES, direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.calibration import TYPE, Calibration
@@ -287,7 +287,12 @@ class CameraFile:
                 return camera
             values.pop("background", None)
             look: dict[str, Any] = {"fov_degrees": view.fov_degrees, "up": view.up, **size}
-            return _made(Camera.look_at, {**look, **values})
+            if "fov_degrees" not in values:
+                return _made(Camera.look_at, {**look, **values})
+            with said():
+                camera = _made(Camera.look_at, {**look, **values})
+            warn_of_radians(f"{self.path}: fov_degrees", values["fov_degrees"])
+            return camera
         except (InvalidArgument, TypeError) as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
 

@@ -104,8 +104,11 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
-    """Shows the client's own warnings like messages of commands: one line on standard error, without a source line."""
+def told_warnings(options: Mapping[str, str]) -> Iterator[None]:
+    """Shows the client's own warnings like messages of commands: one line on standard error, without a source line.
+
+    Options are named as by `error_message`.
+    """
     usual, own = warnings.showwarning, Path(__file__).parents[1]
     # Warnings that name the line which called Lumigrad have this file name.
     script = getattr(sys.modules["__main__"], "__file__", None)
@@ -120,7 +123,9 @@ def told_warnings() -> Iterator[None]:
     ) -> None:
         is_own = issubclass(category, UserWarning) and (filename == script or Path(filename).is_relative_to(own))
         if is_own or issubclass(category, PrecisionWarning):
-            say(" ".join(str(message).split()))
+            field, colon, text = str(message).partition(": ")
+            text = f"{_named(field, options)}{text}" if colon and field.isidentifier() else str(message)
+            say(" ".join(text.split()))
         else:
             usual(message, category, filename, lineno, file, line)
 

@@ -221,7 +221,24 @@ def test_the_angle_of_a_long_lens_is_not_called_radians(render, scene):
     options = ("--camera", "transforms.json", "--orbit", "2", "-o", "turn")
     for given, is_said in (((), False), (("--fov", "0.7"), True)):
         done = render(*options, *given)
-        assert done.returncode == 0 and ("are they radians?" in done.stderr) == is_said, done.stderr
+        said = "lumigrad: --fov: expected degrees, got 0.7; are they radians?"
+        assert done.returncode == 0 and (said in done.stderr) == is_said, done.stderr
+        assert ("radians" in done.stderr) == is_said
+
+
+def test_radians_in_the_file_of_a_camera_are_said_to_be_there(render, scene):
+    camera = {"eye": [0, 0, -4], "target": [0, 0, 0], "fov_degrees": 0.7, "width": 32, "height": 24}
+    scene.with_name("camera.json").write_text(json.dumps(camera))
+    done = render("--camera", "camera.json", "-o", "small.png")
+    assert done.returncode == 0
+    assert done.stderr.startswith("lumigrad: camera.json: fov_degrees: expected degrees, got 0.7; are they radians?")
+
+
+@pytest.mark.parametrize("output", ["turn", "one.png"])
+def test_pictures_per_second_are_refused_without_a_video(render, scene, output):
+    done = render("-o", output, "--fps", "25")
+    assert done.returncode == 2
+    assert done.stderr == f"lumigrad: error: --fps: expected with an .mp4 file, not with {output}; leave it out\n"
 
 
 def test_the_same_file_as_spheres(render, scene):

@@ -104,8 +104,8 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 _LOOKS = ("name", "color", "texture", "texture_id", "material", "vertex_colors", "vertex_normals", "face_colors")
 _LONGEST_DESCRIPTION = 200
-# Round solids become meshes that deviate by at most 0.2% of the radius.
-_SUBDIVISIONS, _SECTIONS = 4, 64
+# Round solids become meshes with their corners on the surface, which lie inside it by at most 0.2% of the radius.
+SUBDIVISIONS, SECTIONS = 4, 64
 
 
 def read_obstacles(
@@ -183,8 +183,8 @@ class _Entry:
                 return self._capsule()
         radius = self._length("radius")
         if kind == "sphere":
-            return _made("icosphere", subdivisions=_SUBDIVISIONS, radius=radius)
-        return _made("cylinder", radius=radius, height=self._length("height"), sections=_SECTIONS)
+            return _made("icosphere", subdivisions=SUBDIVISIONS, radius=radius)
+        return _made("cylinder", radius=radius, height=self._length("height"), sections=SECTIONS)
 
     def _mesh(self) -> Shape:
         if "vertices" in self._values:
@@ -197,8 +197,8 @@ class _Entry:
     def _capsule(self) -> Shape:
         base, tip = self._numbers("base", 3), self._numbers("tip", 3)
         along = tip - base
-        count = [_SECTIONS // 2, _SECTIONS]
-        upright = _made("capsule", radius=self._length("radius"), height=float(np.linalg.norm(along)), count=count)
+        radius, height = self._length("radius"), float(np.linalg.norm(along))
+        upright = _made("capsule", radius=radius, height=height, count=[SECTIONS, SECTIONS])
         # The origin is at the lower end in some releases of trimesh, and in the middle in others.
         middle = np.array([0.0, 0.0, sum(corner[2] for corner in upright.bounds) / 2])
         turn = IDENTITY[3:] if not along.any() else quaternion_between(np.array([0.0, 0.0, 1.0]), along)

@@ -17,7 +17,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.mesh_files import scaled
-from lumigrad.client.formats.world_files import nearby
+from lumigrad.client.formats.world_files import SECTIONS, SUBDIVISIONS, nearby
 from lumigrad.client.robots.chain import Joint, Mimic
 from lumigrad.client.robots.urdf_elements import check_elements, malformed, warn_of_degrees
 from lumigrad.client.values.mesh import Mesh
@@ -199,9 +199,10 @@ def _made(geometry: Any) -> Any:
     if geometry.cylinder is not None:
         sizes = geometry.cylinder.radius, geometry.cylinder.length
         radius, height = _lengths("cylinder", "a radius and a length", sizes, 2)
-        return creation.cylinder(radius=radius, height=height)
+        return creation.cylinder(radius=radius, height=height, sections=SECTIONS)
     if geometry.sphere is not None:
-        return creation.icosphere(radius=_lengths("sphere", "a radius", [geometry.sphere.radius], 1)[0])
+        radius = _lengths("sphere", "a radius", [geometry.sphere.radius], 1)[0]
+        return creation.icosphere(subdivisions=SUBDIVISIONS, radius=radius)
     raise ValueError("expected a <box>, <cylinder>, <sphere> or <mesh> as the geometry of each <collision>, got none")
 
 

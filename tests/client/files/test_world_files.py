@@ -52,6 +52,18 @@ def test_a_sign_is_for_the_meshes_of_a_world(path: Path):
     assert found.pop("table") == "auto" and set(found.values()) == {"unsigned"}
 
 
+def test_round_obstacles_are_hardly_smaller(path: Path):
+    meshes = {each.name: each.shape for each in read_obstacles(path)}
+    weights = np.random.default_rng(0).dirichlet([1, 1, 1], 100)
+    ends = {"ball": ((0, 0, 0), (0, 0, 1e-9)), "rod": ((0, 0, 0.2), (0.3, 0, 0.6)), "can": ((0, 0, -1), (0, 0, 1))}
+    for name, radius in (("ball", 0.1), ("rod", 0.1), ("can", 0.2)):
+        corners = meshes[name].vertices[meshes[name].faces].astype(np.float64)
+        if name == "can":
+            corners = corners[np.ptp(corners[..., 2], axis=1) > 0.1]
+        distances = to_segment((weights @ corners).reshape(-1, 3), *np.array(ends[name], np.float64))
+        assert 0.998 * radius < distances.min() and distances.max() < (1 + 1e-6) * radius, name
+
+
 def test_all_kinds_of_obstacles_are_where_the_file_says(path: Path, client: Client):
     world = World.load(path)
     assert world.names == ("table", "ball", "rod", "can", "part", "sheet")

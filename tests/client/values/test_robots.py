@@ -180,6 +180,19 @@ def test_shapes_of_links_become_meshes(tmp_path):
         assert np.linalg.det(corners).sum() > 0, "inside out"
 
 
+@pytest.mark.parametrize("shape", ['<sphere radius="0.1"/>', '<cylinder radius="0.1" length="0.4"/>'])
+def test_round_links_become_meshes_that_are_hardly_smaller(shape: str, tmp_path: Path) -> None:
+    path = write_urdf(tmp_path / "zoo.urdf", ZOO, {"arm": f"<collision><geometry>{shape}</geometry></collision>"})
+    mesh = Robot.load(path, ZOO_SPHERES).collision_meshes["arm"]
+    corners = mesh.vertices[mesh.faces].astype(float)
+    if "cylinder" in shape:
+        corners = corners[np.ptp(corners[..., 2], axis=1) > 0.1] * (1, 1, 0)
+    assert np.linalg.norm(corners, axis=-1).max() <= 0.1 + 1e-6
+    # The middles of edges and faces are nearest to the axis or centre.
+    inner = np.concatenate([corners.mean(axis=1), (corners + np.roll(corners, 1, axis=1)).reshape(-1, 3) / 2])
+    assert np.linalg.norm(inner, axis=-1).min() > 0.998 * 0.1
+
+
 @pytest.mark.parametrize(
     "name",
     [

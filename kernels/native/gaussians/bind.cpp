@@ -260,24 +260,43 @@ void project_backward(Workspace& workspace, Pass& pass, const Views& views, cons
                         workspace);
 }
 
+UnpackedRows make_rows(const nb::kwargs& arrays) {
+  UnpackedRows rows{find<float>(arrays, "means"),
+                    find<float>(arrays, "quats"),
+                    find<float>(arrays, "scales"),
+                    find<float>(arrays, "opacities"),
+                    nullptr,
+                    0};
+  if (CallArray<float> sh; find_array(arrays, "sh", sh)) {
+    rows.sh = sh.data();
+    rows.coefficients = static_cast<int>(sh.shape(1));
+  }
+  return rows;
+}
+
+// Writes words int32 [N, W], and `factors` of steps, of rows in `arrays`.
+void pack_words(nb::handle words, nb::handle factors, const nb::kwargs& arrays) {
+  const CallArray<int32_t> to(words);
+  const CallArray<float> steps(factors);
+  const UnpackedRows from = make_rows(arrays);
+  const auto count = static_cast<int64_t>(to.shape(0)), row_words = static_cast<int64_t>(to.shape(1));
+  nb::gil_scoped_release unlocked;
+  cpu_pack_words(current_isa())(from, count, row_words, reinterpret_cast<uint32_t*>(to.data()), steps.data());
+}
+
 // `arrays` hold all rows of a scene; rows from `begin` on are written. "sh" may be missing.
 void unpack_rows(const std::vector<std::pair<nb::object, int64_t>>& given, bool packed, int64_t begin,
                  const nb::kwargs& arrays) {
   std::vector<RowBlock> blocks;
   for (const auto& [rows, count] : given) {
-    blocks.push_back(packed ? RowBlock{CallArray<uint8_t>(rows).data(), nullptr, count}
-                            : RowBlock{nullptr, CallArray<float>(rows).data(), count});
+    if (packed) {
+      const CallArray<uint8_t> bytes(rows);
+      blocks.push_back({bytes.data(), nullptr, count, static_cast<int64_t>(bytes.size())});
+    } else {
+      blocks.push_back({nullptr, CallArray<float>(rows).data(), count, 0});
+    }
   }
-  UnpackedRows to{find<float>(arrays, "means"),
-                  find<float>(arrays, "quats"),
-                  find<float>(arrays, "scales"),
-                  find<float>(arrays, "opacities"),
-                  nullptr,
-                  0};
-  if (CallArray<float> sh; find_array(arrays, "sh", sh)) {
-    to.sh = sh.data();
-    to.coefficients = static_cast<int>(sh.shape(1));
-  }
+  const UnpackedRows to = make_rows(arrays);
   nb::gil_scoped_release unlocked;
   cpu_unpack(current_isa())(blocks, begin, to);
 }
@@ -332,6 +351,7 @@ void bind_gaussians(nb::module_& m) {
   m.attr("GAUSSIAN_STAGES") = nb::tuple(stages);
   m.def("gaussian_forward_view", &forward_view, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
+  m.def("gaussian_pack_words", &pack_words, "words"_a, "factors"_a, "arrays"_a);
   m.def("gaussian_unpack_rows", &unpack_rows, "blocks"_a, "packed"_a, "begin"_a, "arrays"_a);
   m.def("gaussian_find_ids", &find_ids, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
   m.def("gaussian_find_visits", &find_visits, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);

@@ -16,6 +16,7 @@
   void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                    \
   void find_visits(const View*, int, const Settings&, const Scene&, const Visits&, Pass&, Workspace&);            \
   void unpack_rows(const std::vector<RowBlock>&, int64_t, const UnpackedRows&);                                   \
+  void pack_words(const UnpackedRows&, int64_t, int64_t, uint32_t*, float*);                                      \
   }
 
 namespace lumigrad::gaussians {
@@ -108,6 +109,25 @@ UnpackRows cpu_unpack(Isa isa) {
 #ifdef LUMIGRAD_HAVE_portable
     case Isa::portable:
       return &portable::unpack_rows;
+#endif
+    default:
+      throw_not_built(isa);
+  }
+}
+
+PackWords cpu_pack_words(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return &avx512::pack_words;
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return &avx2::pack_words;
+#endif
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
+      return &portable::pack_words;
 #endif
     default:
       throw_not_built(isa);

@@ -60,33 +60,64 @@ def as_drawn(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians
 def rounded(rows: Gaussians) -> Gaussians:
     """The rows of one level of a page as the worker keeps them for calls that are not differentiated."""
     assert rows.scales is not None and rows.quats is not None and rows.sh is not None
-    largest = np.abs(rows.quats).max(axis=1, keepdims=True)
-    quats = np.divide(rows.quats, largest, out=np.zeros_like(rows.quats), where=largest > np.float32(1e-18))
     sh = rows.sh.copy()
-    sh[:, 0] = _as_float16(sh[:, 0])[0]
-    sh[:, 1:] = _as_bytes(sh[:, 1:])
-    return Gaussians(rows.means, _in_steps(quats), _as_float16(rows.scales)[0], _in_steps(rows.opacities), sh=sh)
+    sh[:, 0] = _as_float16(sh[:, 0])
+    if sh.shape[1] > 1:
+        sh[:, 1:] = _as_brightness_and_colours(sh[:, 1:], (8, 8, 8) if sh.shape[1] <= 9 else (5, 5, 4))
+    opacities = _in_steps(rows.opacities, 65535)
+    return Gaussians(rows.means, _directed(rows.quats), _as_float16(rows.scales), opacities, sh=sh)
 
 
-def _in_steps(values: Float32) -> Float32:
-    return np.rint(values * np.float32(32767)) * np.float32(1 / 32767)
+def _in_steps(values: Float32, steps: int) -> Float32:
+    return np.rint(values * np.float32(steps)) * np.float32(1 / steps)
 
 
-def _as_float16(values: Float32) -> tuple[Float32, int]:
-    """Values as float16 times 2**exponent, which makes the largest one 2**14 to 2**15; and the exponent."""
-    exponent = max(int(np.frexp(np.abs(values).max(initial=0))[1]) - 15, -102)
-    return np.ldexp(np.ldexp(values, -exponent).astype(np.float16).astype(np.float32), exponent), exponent
+def _directed(quats: Float32) -> Float32:
+    """Quaternions over their largest component, the first of them if several are, and in steps; 0 if they are short."""
+    largest = np.take_along_axis(quats, np.abs(quats).argmax(axis=1)[:, None], axis=1)
+    long_enough = np.abs(largest) > np.float32(1e-18)
+    return _in_steps(np.divide(quats, largest, out=np.zeros_like(quats), where=long_enough), 8191)
 
 
-def _as_bytes(values: Float32) -> Float32:
-    """Rows [N, ..] in steps of each row, about 1/127 of its largest value."""
+def _as_float16(values: Float32) -> Float32:
+    """Values as float16 times a power of two, which makes the largest one 2**14 to 2**15."""
+    exponent = max(_exponent(values) - 14, -102)
+    return np.ldexp(np.ldexp(values, -exponent).astype(np.float16).astype(np.float32), exponent)
+
+
+def _exponent(values: Float32) -> int:
+    """The exponent of the largest value, as a power of two that is not larger; -127 if it is below 2**-126."""
+    return max(int(np.frexp(np.abs(values).max(initial=0) or np.float32(2.0**-127))[1]) - 1, -127)
+
+
+def _as_brightness_and_colours(harmonics: Float32, bits: tuple[int, int, int]) -> Float32:
+    """Harmonics [N, K, 3] whose brightness and two differences of colours are numbers of so many bits."""
+    third, half, sixth = (np.float32(1 / divisor) for divisor in (3, 2, 6))
+    red, green, blue = np.moveaxis(harmonics, 2, 0)
+    y, o, c = (
+        _in_steps_of_rows(plane, 2 ** (length - 1) - 1)
+        for plane, length in zip(
+            (
+                red * third + green * third + blue * third,
+                red * half - blue * half,
+                green * third - (red * sixth + blue * sixth),
+            ),
+            bits,
+            strict=True,
+        )
+    )
+    return np.stack([y + o - c, y + np.float32(2) * c, y - o - c], axis=2)
+
+
+def _in_steps_of_rows(values: Float32, largest_number: int) -> Float32:
+    """Rows [N, K] in steps of each row: a float32 with two bits behind its leading one."""
     if not values.size:
         return values
-    largest = np.abs(values).max(axis=(1, 2), keepdims=True)
-    _, exponent = _as_float16(largest)
-    steps = np.ldexp(largest, -exponent) * np.float32(1025 / 1024 / 127) + np.float32(2**-24)
-    steps = steps.astype(np.float16).astype(np.float32)
-    return np.rint(np.ldexp(values, -exponent) / steps) * np.ldexp(steps, exponent)
+    needed = np.abs(values).max(axis=1, keepdims=True) * np.float32(1 / largest_number)
+    exponent = max(_exponent(needed) + 1, -102)
+    mantissas, exponents = np.frexp(np.ldexp(needed, -exponent))
+    steps = np.ldexp(np.maximum(np.ldexp(np.ceil(mantissas * 8) / 8, exponents), np.float32(2**-15)), exponent)
+    return np.clip(np.rint(values / steps), -largest_number, largest_number) * steps
 
 
 def levels_of_pages(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:

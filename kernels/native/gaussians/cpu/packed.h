@@ -13,9 +13,10 @@ struct RowBlock {
   const uint8_t* packed;
   const float* values;  // For blocks that are not packed.
   int64_t count;
+  int64_t bytes;
 };
 
-// The destination of rows, float32. If `sh` is null, harmonics are left out.
+// Rows as float32. If `sh` is null, harmonics are not unpacked.
 struct UnpackedRows {
   float *means, *quats, *scales, *opacities;
   float* sh;
@@ -27,5 +28,10 @@ struct UnpackedRows {
 using UnpackRows = void (*)(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to);
 
 UnpackRows cpu_unpack(Isa isa);
+
+// Writes the words of rows, [count, row_words], and the three factors of their steps.
+using PackWords = void (*)(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* words, float* factors);
+
+PackWords cpu_pack_words(Isa isa);
 
 }  // namespace lumigrad::gaussians

@@ -29,7 +29,8 @@ from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 WireFormat = Literal["float32", "float16", "bfloat16"]
 # Outputs with a fixed number of channels, besides "color".
 _ONE_CHANNEL = {"alpha", "depth", "expected_depth"}
-_CHANNELS_OF_LEVELS = 3
+# Levels, and scenes that workers read from files themselves, have red, green and blue.
+_CHANNELS_OF_FILES = 3
 _SPHERE_MODELS = (PulsarModel, OpenCVModel)
 
 
@@ -190,9 +191,9 @@ def cameras_of(camera: Any) -> tuple[Camera, ...]:
 
 
 def channels_of(scene: Spheres | Gaussians | SceneHandle | None) -> int | None:
-    """Returns the number of colour channels, or None for a stored scene if its handle has no copy."""
-    if isinstance(scene, SceneHandle) and scene.kind == "levels":
-        return _CHANNELS_OF_LEVELS
+    """Returns the number of colour channels, or None for a stored scene that was sent if its handle has no copy."""
+    if isinstance(scene, SceneHandle) and (scene.kind == "levels" or not scene.scene_id):
+        return _CHANNELS_OF_FILES
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     return known.channels if isinstance(known, Spheres | Gaussians) else None
 

@@ -12,6 +12,7 @@ import pytest
 from lumigrad.client import Camera, Client, Frame, Gaussians
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound
 from lumigrad.client.rendering import batch
+from lumigrad.client.rendering.request import request_of
 from support.gaussians.clouds import post
 from support.workers.worker import worker
 
@@ -54,6 +55,13 @@ def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client:
         if stored.scene_id:
             client.delete(stored.scene_id)
     assert np.array_equal(picture(client, handle), expected)
+
+
+def test_the_reply_to_a_render_of_a_file_is_as_short_as_that_of_its_scene(client: Client, root: Path) -> None:
+    file = root / "scenes" / "post.ply"
+    most, expected = (request_of(scene, CAMERA).most_reply_bytes for scene in (client.put(file.as_uri()), post()))
+    assert most == expected < float("inf")
+    assert client.render(client.put(file.as_uri()), CAMERA).color.nbytes <= most
 
 
 def test_addresses_may_have_any_characters(client: Client, root: Path) -> None:

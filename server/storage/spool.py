@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -146,20 +146,11 @@ class Spool:
         if entry is not None:
             self._remove_damaged(key, entry, why)
 
-    def heads(self, folder: str) -> Iterator[Head]:
-        """Yield the heads of all blobs of one OWNER/KIND."""
-        with self.lock:
-            entries = self.index.items(folder)
-        for key, entry in entries:
-            head = self._head(key, entry)
-            if head is not None:
-                yield head
-
     def head(self, key: str) -> Head | None:
         """Return the head of a blob; None if it is missing or damaged."""
         with self.lock:
             entry = self.index.peek(key)
-        return None if entry is None else self._head(key, entry)
+        return None if entry is None else self._checked(key, entry, lambda: spool_files.read_head(entry.path))
 
     def forget(self, key: str) -> bool:
         """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""
@@ -287,9 +278,6 @@ class Spool:
             nbytes = sum(file.nbytes for file in files)
             logs.event(what, logging.WARNING, files=len(files), bytes=nbytes, spool=self._folder)
 
-    def _head(self, key: str, entry: Entry) -> Head | None:
-        return self._checked(key, entry, lambda: spool_files.read_head(entry.path))
-
     def _lacking_on_disk(self, nbytes: int) -> int:
         disk = os.statvfs(self._folder)
         if not disk.f_blocks:
@@ -406,10 +394,6 @@ class TenantSpool:
         with self._spool.lock:
             key = self._spool.index.key_of_alias(self._key(kind, alias))
             return self._spool.index.get(key) is not None if key else False
-
-    def heads(self, kind: str) -> Iterator[Head]:
-        """Return the heads of all blobs of a kind."""
-        return self._spool.heads(f"{self._folder}/{kind}")
 
     def head(self, kind: str, name: str) -> Head | None:
         """Return the head of a blob; None if it is missing or damaged."""

@@ -15,11 +15,20 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, SceneHandle
+from lumigrad.server.storage.spool import TenantSpool
+from lumigrad.server.storage.spool_files import Head
 from support.workers.client_load import CAMERA
 from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess, worker
 
 PROBES = np.array([[0.0, 0.0, 1.5, 0.1], [0.0, 3.0, 0.75, 0.1]])
+
+
+def heads(tenant_spool: TenantSpool, kind: str) -> list[Head]:
+    """The heads of all blobs of a kind, the least recently used first."""
+    items = tenant_spool._spool.index.items(f"{tenant_spool.owner}/{kind}")
+    found = (tenant_spool.head_at(kind, key.rpartition("/")[2]) for key, _ in items)
+    return [head for head in found if head is not None]
 
 
 @contextmanager

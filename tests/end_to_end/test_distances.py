@@ -14,6 +14,7 @@ from lumigrad.client.torch import mesh_distance
 from support.backends.mesh_engines import cpu
 from support.closeness import assert_image
 from support.meshes import oracle as mesh_oracle
+from support.meshes import shapes
 from support.meshes.case import CuboidShape, MeshCase, MeshShape, Shape
 from support.meshes.oracle import assert_reproduced
 from support.meshes.runs import run, with_options
@@ -94,3 +95,15 @@ def test_the_operator_differentiates_what_a_worker_computes(client: Client) -> N
     assert spheres.grad is not None
     ok = found.ok_gradient
     assert_image(spheres.grad.numpy()[ok], found.differences[ok], 2e-3 * options.weight)
+
+
+@pytest.mark.parametrize("sign", ["auto", "winding", "rays"])
+def test_the_smallest_meshes_have_their_distances(sign: Any, client: Client) -> None:
+    unit = 1.1e-6
+    solid = shapes.box((1.0, 1.0, 1.0))
+    world = World([Obstacle(Mesh(solid.vertices * unit, solid.faces), sign=sign)])
+    places = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    outside = np.abs(places) - 0.5
+    expected = np.linalg.norm(np.maximum(outside, 0), axis=1) + np.minimum(outside.max(axis=1), 0)
+    found = client.query(world, np.pad(places * unit, ((0, 0), (0, 1))))
+    np.testing.assert_allclose(np.ravel(found.distance) / unit, expected, atol=1e-5)

@@ -119,6 +119,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"vertices": np.where(BOX["vertices"] > 0, np.nan, 0)}, "vertices", "expected finite values, got NaN or"),
     ({"vertices": BOX["vertices"] * np.inf}, "vertices", "expected finite values, got NaN or"),
     ({"vertices": BOX["vertices"] * 1e12}, "vertices", "expected coordinates within 1e+09 m"),
+    ({"vertices": BOX["vertices"] * np.float32(1e-8)}, "vertices", "expected an extent of at least 1e-06 m"),
 ]
 
 

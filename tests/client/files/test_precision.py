@@ -237,8 +237,8 @@ def test_commands_say_it_in_one_line(tmp_path: Path, worker_process: WorkerProce
     done = lumigrad("query", "part.stl", "--pose", pose, "--spheres", "spheres.csv", *target, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[:2] for line in done.stderr.splitlines()] == [
-        ["lumigrad", " pose"],
-        ["lumigrad", " spheres"],
+        ["lumigrad", " --pose"],
+        ["lumigrad", " --spheres"],
     ]
 
 

@@ -271,7 +271,7 @@ def test_the_command_writes_a_folder(tmp_path: Path, scene: Path) -> None:
     done = lumigrad("convert", "scene.ply", "city", "--levels", "--sh-degree", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     size = sum(map(len, contents(tmp_path / "city").values()))
-    assert done.stdout == f"city: 4,000 Gaussians in 1 pages with 7 levels, {size:,} bytes\n"
+    assert done.stdout == f"city: 4,000 Gaussians in 1 page with 7 levels, {size:,} bytes\n"
     assert GaussianLevels.open(tmp_path / "city").sh_degree == 1
     done = lumigrad("convert", "scene.ply", "city", folder=tmp_path)
     assert done.returncode == 2 and "OUTPUT: expected a name that ends in .ply" in done.stderr

@@ -454,4 +454,4 @@ def test_options_that_do_not_apply_are_refused(capture: Path, tmp_path: Path, ru
         assert done.returncode == 2 and re.search(text, done.stderr), done.stderr
     done = fit(capture, tmp_path / "scene.ply", *begun, "--sh-degree", "0", "--cap", "100", target=running.target)
     assert done.returncode == 0, done.stderr
-    assert "lumigrad: cap: the training begins with 600 Gaussians, more than 100: none are added" in done.stderr
+    assert "lumigrad: --cap: the training begins with 600 Gaussians, more than 100: none are added" in done.stderr

@@ -33,8 +33,8 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
 _DESCRIPTION = """\
-Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog, lod-meta.json,
-glTF, USD) or spheres (any other .ply with x, y, z and optional colours and radii).
+Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog, .rad,
+lod-meta.json, glTF, USD) or spheres (any other .ply with x, y, z and optional colours and radii).
 
 examples:
   lumigrad render sample:vase -o vase.png                     a scene that comes with Lumigrad

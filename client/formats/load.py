@@ -14,6 +14,7 @@ from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
 from lumigrad.client.formats.inria_ply import holds_gaussians, looks_like_gaussians, read_inria_ply
 from lumigrad.client.formats.ksplat import looks_like_ksplat, read_ksplat
 from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.rad import CHUNK_MAGIC, FILE_MAGIC, read_rad
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import SRGB, StoredScene
 from lumigrad.client.formats.sog import META_NAME, STREAM_NAME, ZIP_MAGIC, read_sog, read_streamed_sog
@@ -27,8 +28,8 @@ _PLY_MAGIC = b"ply"
 _MESHES = (".obj", ".stl")
 _LONGEST_MAGIC = 8
 _READABLE = (
-    ".ply, .compressed.ply, .splat, .spz, .ksplat, .glb, .gltf, .usd, .usda, .usdc, .usdz, .sog, the meta.json of an "
-    "unbundled .sog, or a lod-meta.json"
+    ".ply, .compressed.ply, .splat, .spz, .ksplat, .rad, .glb, .gltf, .usd, .usda, .usdc, .usdz, .sog, the meta.json "
+    "of an unbundled .sog, or a lod-meta.json"
 )
 
 
@@ -190,6 +191,8 @@ def _read_binary(path: Path, start: bytes) -> StoredScene:
     source = Source.open(path)
     if start.startswith((MAGIC, GZIP_MAGIC)):
         return read_spz(source)
+    if start.startswith((FILE_MAGIC, CHUNK_MAGIC)):
+        return read_rad(source)
     if suffix == ".ksplat" or (suffix != ".splat" and looks_like_ksplat(source)):
         return read_ksplat(source)
     if suffix == ".splat":

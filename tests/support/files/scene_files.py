@@ -15,11 +15,12 @@ from lumigrad.client.formats import StoredScene, read_scene
 from lumigrad.client.formats.gltf import write_glb, write_gltf
 from lumigrad.client.formats.splat import write_splat
 from lumigrad.client.formats.spz import write_spz
+from support.files.rad import rad_content
 from support.gaussians.clouds import cloud
 from support.gaussians.files import spz_content, write_compressed_ply, write_ksplat, write_sog
 
 FORMATS = ("scene.ply", "text.ply", "scene.compressed.ply", "scene.splat", "scene.spz", "old.spz", "raw.spz")
-FORMATS += ("scene.ksplat", "scene.sog", "scene.glb", "scene.gltf")
+FORMATS += ("scene.ksplat", "scene.sog", "scene.glb", "scene.gltf", "scene.rad")
 
 
 @cache
@@ -38,6 +39,7 @@ def good(name: str, folder: Path) -> bytes:
         "old.spz": lambda: path.write_bytes(gzip.compress(spz_content(made, 2))),
         "raw.spz": lambda: path.write_bytes(spz_content(made, 3)),
         "scene.ksplat": lambda: write_ksplat(path, [made, made], 2, capacity=16),
+        "scene.rad": lambda: path.write_bytes(rad_content(made)),
         "scene.sog": lambda: write_sog(path, made),
         "scene.glb": lambda: write_glb(scene, path),
         "scene.gltf": lambda: path.write_bytes(with_data_uri(scene, path)),

@@ -147,7 +147,7 @@ class _Chunk:
         )
         if "child_count" not in self.columns:
             return scene
-        return scene.reordered(self._numbers("child_count", 1, self.count)[:, 0] == 0)
+        return scene.reordered(self._whole_numbers("child_count") == 0)
 
     def _harmonics(self, codes: Mapping[int, Float32]) -> list[Float32]:
         """Returns [count, 2 * degree + 1, 3] for each degree from 1 on."""
@@ -156,7 +156,7 @@ class _Chunk:
             columns = {degree: self._floats(f"sh{degree}", 3 * (2 * degree + 1), self.count) for degree in found}
             bands = {degree: band.reshape(self.count, 2 * degree + 1, 3) for degree, band in columns.items()}
         else:
-            labels = self._numbers("sh_label", 1, self.count)[:, 0]
+            labels = self._whole_numbers("sh_label")
             least = min((len(found) for found in codes.values()), default=0)
             if self.count and int(labels.max()) >= least:
                 raise self.source.fail(f"expected labels of {least:,} codes of harmonics, got {int(labels.max()):,}")
@@ -190,9 +190,17 @@ class _Chunk:
                 values = np.where(numbers == 0, 0.0, np.exp(low + (numbers - 1.0) * ((high - low) / 254.0)))
             case "ln_f16":
                 values = np.exp(numbers.astype(np.float64))
-            case _:
+            case "f16" | "f16_lebytes" | "f32" | "f32_lebytes":
                 values = numbers
+            case _:
+                raise self.source.fail(f"expected {name} as floats or their levels, got {_quoted(encoding)}")
         return np.ascontiguousarray(values, np.float32)
+
+    def _whole_numbers(self, name: str) -> Array:
+        """Returns a column as [count]."""
+        if self._encoding(name) not in ("u16", "u32"):
+            raise self.source.fail(f"expected {name} as u16 or u32, got {_quoted(self._encoding(name))}")
+        return self._numbers(name, 1, self.count)[:, 0]
 
     def _numbers(self, name: str, width: int, count: int | None) -> Array:
         """Returns the stored numbers of a column, [count, width]."""

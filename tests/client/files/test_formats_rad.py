@@ -62,6 +62,11 @@ def test_harmonics_may_be_labels_of_codes_in_the_first_chunk(tmp_path: Path):
     made.sh[:, 1:] = made.sh[np.arange(300) % 20, 1:]
     (tmp_path / "scene.rad").write_bytes(rad_content(made, EXACT, codes=20))
     np.testing.assert_allclose(Gaussians.load(tmp_path / "scene.rad").sh, made.sh, atol=1e-6)
+    for encoding in (b"f32", b"s8", b"u8"):
+        content = rad_content(made, EXACT, codes=20).replace(b'"encoding": "u16"', b'"encoding": "%s"' % encoding)
+        (tmp_path / "other.rad").write_bytes(content)
+        with pytest.raises(InvalidArgument):
+            read_scene(tmp_path / "other.rad")
     chunks = rad_chunks(made, EXACT, codes=20)
     (tmp_path / "later.rad").write_bytes(chunks[1])
     with pytest.raises(InvalidArgument, match="expected labels of 0 codes of harmonics, got 19"):
@@ -92,6 +97,7 @@ CHANGES = {
     '"type": "gsplat"': ('"type": "meshes"', 'expected "type": "gsplat", got "meshes"'),
     '"count": 300': ('"count": 301', "expected 301 Gaussians, got 300 in 3 chunks"),
     '"encoding": "ln_0r8"': ('"encoding": "ln_0r9"', 'expected scales as one of r8, .*, got "ln_0r9"'),
+    '"encoding": "f16"': ('"encoding": "u16"', 'expected alpha as floats or their levels, got "u16"'),
     '"compression": "gz"': ('"compression": "xz"', 'expected the compression "gz" of center, got "xz"'),
     '"property": "alpha"': ('"property": "alphb"', "expected columns with alpha, got center, alphb, rgb"),
     '"property": "sh1"': ('"property": "sh9"', r"expected harmonics of all degrees up to the highest, got \[2, 3\]"),

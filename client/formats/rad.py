@@ -49,7 +49,7 @@ def read_rad(source: Source) -> StoredScene:
         raise source.fail("expected at least one Gaussian without children, got none")
     scene = joined(scenes)
     merged = sum(chunk.count for chunk in chunks) - len(scene)
-    return replace(scene, details={"format": "rad", "merged": merged})
+    return replace(scene, details={"format": "rad"} | ({"merged_left_out": merged} if merged else {}))
 
 
 def _chunks(source: Source) -> list[_Chunk]:

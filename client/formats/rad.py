@@ -29,7 +29,7 @@ _VERSION = 1
 _ALIGNMENT = 8
 _HIGHEST_DEGREE = 3
 # Harmonics of a file may be labels of so many codes.
-_MOST_CODES = 1 << 20
+_MOST_CODES = 1 << 18
 # Types of stored numbers by encoding; a quaternion in three bytes counts as three numbers.
 _KINDS = {
     **dict.fromkeys(("r8", "r8_delta", "s8", "s8_delta", "ln_0r8", "oct88r8"), "u1"),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from lumigrad.client.base.arrays import Array, Float64
-from lumigrad.client.base.strays import near_places
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import Track, View
 from lumigrad.client.values.camera import Camera
@@ -95,11 +94,7 @@ def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:
         camera = outside.camera
         text = f"expected the principal point inside of the picture {outside.name}, {camera.width}x{camera.height}, got"
         yield f"{text} {camera.K[0, 2]:g}, {camera.K[1, 2]:g}: are the intrinsics those of another size?"
-    posed = [view for view in views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
-    if strays := _strays(posed):
-        text = f"{len(strays)} of {len(posed)} cameras are far from all others, the first is {strays[0].name}"
-        yield f"{text}: their poses are probably wrong; take them out of the data set"
-    seeing = [view.camera for view in posed]
+    seeing = [view.camera for view in views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
     if points is None or len(points) < _LEAST_POINTS or not seeing:
         return
     _, shown = eyes_and_shown(points.positions[:: -(-len(points) // _MOST_POINTS)], seeing)
@@ -110,13 +105,6 @@ def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:
             "transforms.json has matrices camera to world with OpenGL's axes, COLMAP world to camera with OpenCV's"
         )
         yield f"{text}: the poses are probably inverse or have other axes ({conventions}), or the points another frame"
-
-
-def _strays(views: Sequence[View]) -> list[View]:
-    if not views:
-        return []
-    is_near = near_places(np.array([view.camera.position for view in views], np.float64))
-    return [view for view, near in zip(views, is_near, strict=True) if not near]
 
 
 def _is_short(view: View) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.precision import lost_at, round_point
-from lumigrad.client.base.strays import near_places
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
@@ -45,12 +44,8 @@ def lost_by_views(views: Sequence[View]) -> str:
 
 
 def _places(views: Sequence[View]) -> tuple[Float64, float]:
-    """Returns the positions of cameras, and their largest distance from the mean; 1 for cameras at one place.
-
-    Leaves out the few that lie far from all others.
-    """
+    """Returns the positions of cameras [V, 3], and their largest distance from the mean; 1 for cameras at one place."""
     positions = np.array([view.camera.position for view in views], np.float64)
-    positions = positions[near_places(positions)]
     extent = float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max())
     # Smaller distances are rounding errors.
     return positions, extent if extent > _ROUNDING * float(np.abs(positions).max()) else 1.0

@@ -11,7 +11,6 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number, truth, values_of, whole_number
 from lumigrad.client.base.cautions import warn_caller
-from lumigrad.client.base.strays import near_places
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
@@ -281,9 +280,8 @@ def _calibration(camera: Camera) -> Hashable:
 def extent_of(cameras: Sequence[Camera]) -> float:
     """Returns the radius of the region around cameras: 1.1 times the largest distance from their mean, scene units.
 
-    Without the few that lie far from all others, and for a single camera 1.
+    For a single camera, returns 1.
     """
     positions = np.array([camera.model.eye for camera in cameras], np.float64)
-    positions = positions[near_places(positions)]
     extent = 1.1 * float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max())
     return extent or 1.0

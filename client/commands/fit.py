@@ -28,7 +28,7 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.background import CHOICES, Background
-from lumigrad.client.fitting.beginning import gaussians_at, random_points, spheres_at, surfels_at
+from lumigrad.client.fitting.beginning import extent_for, gaussians_at, random_points, spheres_at, surfels_at
 from lumigrad.client.fitting.cameras import begun, save_refined, shared_calibrations, with_refined
 from lumigrad.client.fitting.centring import beginning_in, offset_for, without_offset
 from lumigrad.client.fitting.evaluation import Scores, pictures, scored
@@ -45,7 +45,6 @@ from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text, say
 from lumigrad.client.shell.parser import path_of
-from lumigrad.client.training.options import extent_of
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
@@ -381,7 +380,7 @@ def _beginning(
     recipe = Recipe(
         kind="gaussians" if is_gaussians else "spheres",
         primitive=primitive,
-        extent=extent_of([view.camera for view in capture.views]),
+        extent=extent_for([view.camera for view in capture.views], begin),
         steps=arguments.steps,
         seconds=arguments.seconds or 0.0,
         sh_degree=(begin.sh_degree or 0) if isinstance(begin, Gaussians) else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene import sh_from_colors
+from lumigrad.client.training.options import extent_of
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -23,6 +26,18 @@ _OPACITY = 0.1
 _NEIGHBOURS = 3
 # The smallest size, relative to the median, for points that coincide.
 _LEAST_SPACING = 1e-3
+
+
+def extent_for(cameras: Sequence[Camera], begin: Gaussians | Spheres) -> float:
+    """Returns a length by which a fit takes the unit of a data set's coordinates, scene units.
+
+    It is the radius of the region around the cameras or, if that is more, the median distance of the initial scene from
+    their mean: cameras may be close together, or at one place.
+    """
+    centers = begin.means if isinstance(begin, Gaussians) else begin.positions
+    middle = np.mean([camera.model.eye for camera in cameras], axis=0)
+    away = float(np.median(np.linalg.norm(np.asarray(centers, np.float64) - middle, axis=1)))
+    return max(extent_of(cameras) if len(cameras) > 1 else 0.0, away) or 1.0
 
 
 def random_points(capture: Capture, seed: int) -> Points:

@@ -27,8 +27,8 @@ Strategy = Literal["mcmc", "adaptive", "none"]
 _NORMAL, _DISTORTION, _SURFACE_START = 0.05, 0.05, 1 / 5
 # More weight on similarity and less noise than in the papers; docs/training.md shows the effect.
 _L1, _DSSIM = 0.7, 0.3
-# Weight and noise of MCMC depend on the unit of length: these are for a region of radius 6 around the cameras, as that
-# of the captures on which they were found.
+# Weight and noise of MCMC depend on the unit of length: these are for a region of radius 6 around the cameras, like
+# that of the captures on which they were found.
 _NOISE, _REGULARISER, _USUAL_EXTENT = 1e5, 0.01, 6.0
 # Workers accept no more noise.
 _MOST_NOISE = 1e12
@@ -82,7 +82,7 @@ class Recipe:
     Attributes:
         kind: "gaussians" or "spheres".
         primitive: for Gaussians: "volume", or "surfel" for flat ones.
-        extent: radius of the region around the cameras, scene units.
+        extent: radius of the region around the cameras, or the distance of the scene if that is more, scene units.
         steps: number of steps, each on one photograph; with a time budget, the number of steps of the schedules.
         seconds: the time budget, seconds; 0: none.
         sh_degree: largest degree of spherical harmonics; degrees are added one by one.

@@ -57,7 +57,7 @@ _SHORTEST = 1e-18
 _MANTISSA_BITS, _BELOW, _LEAST_EXPONENT = 23, 14, 25
 _TWICE_THE_BIAS = 254
 # A step is stored as the highest bits of a float32, down to the second of its mantissa, less those of 2**-15. It is
-# times a power of two that exceeds all steps of the block.
+# times a power of two that no step of the block exceeds.
 _CUT_BITS, _LEAST_STEP = _MANTISSA_BITS - 2, (127 - 15) << 2
 
 
@@ -67,7 +67,7 @@ def row_bytes(coefficients: int) -> int:
 
 
 def pack(rows: Tensors) -> torch.Tensor:
-    """Rows of a cloud, [N, ..] float32, as uint8 [bytes] on their device."""
+    """Rows of a cloud, contiguous [N, ..] float32, as uint8 [bytes] on their device."""
     count, coefficients = rows["sh"].shape[:2]
     packed = empty([_HEADER_BYTES + count * row_bytes(coefficients)], torch.uint8, rows["sh"].device)
     factors, (means, words, scales, constant) = _views(packed, count, _words(coefficients))
@@ -220,7 +220,7 @@ def _harmonics(others: torch.Tensor, bits: tuple[int, int, int]) -> tuple[torch.
     rounded_up = (needed * torch.stack(reciprocals)).view(torch.int32) + ((1 << _CUT_BITS) - 1) >> _CUT_BITS
     codes = (rounded_up - _LEAST_STEP).clamp_(min=0)
     steps = _step_values(codes, torch.stack(factors))
-    # Whole numbers below 2**24, which float32 has.
+    # Whole numbers below 2**24 are exact in float32.
     numbers = torch.zeros_like(red)
     for plane, most, length, step in reversed(list(zip(planes, largest_numbers, bits, steps.unbind(1), strict=True))):
         numbers.mul_(1 << length).add_((plane / step).round_().clamp_(-most, most).add_(most))

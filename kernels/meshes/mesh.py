@@ -80,7 +80,7 @@ _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
 MAX_FACES = 2**27
 # Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and 72 faces.
 _TREE_BYTES = 54 << 10
-# The squared areas of smaller meshes' triangles are lost in float32. Metres.
+# The smallest extent, metres: in smaller meshes float32 loses the squared areas of triangles.
 _LEAST_EXTENT = 1e-6
 Claim = Callable[[int], None]
 _Key = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
@@ -357,7 +357,7 @@ def _checked_vertices(vertices: torch.Tensor) -> np.ndarray:
     host: np.ndarray = vertices.detach().to("cpu", torch.float64).contiguous().numpy()
     extent = float(np.ptp(host, axis=0).max(initial=0.0)) if len(host) else 0.0
     if 0.0 < extent < _LEAST_EXTENT:
-        raise ArgumentError("vertices", f"an extent of at least {_LEAST_EXTENT:g} m, in larger units", f"{extent:g} m")
+        raise ArgumentError("vertices", f"an extent of at least {_LEAST_EXTENT:g} m", f"{extent:g} m; use larger units")
     return host
 
 

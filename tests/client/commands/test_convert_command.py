@@ -180,6 +180,16 @@ def test_a_scene_takes_its_view_along_and_leaves_none_of_what_it_replaces(tmp_pa
     assert SceneView.load(seen) == view
 
 
+def test_a_view_stays_for_another_scene_of_the_same_name(tmp_path: Path) -> None:
+    gaussians_of(cloud(count=3)).save(tmp_path / "scene.ply")
+    gaussians_of(cloud(count=4)).save(tmp_path / "other.ply")
+    (tmp_path / "scene.view.json").write_text("{}")
+    done = lumigrad("convert", "other.ply", "scene.spz", folder=tmp_path)
+    assert done.returncode == 0
+    assert "lumigrad: keeps scene.view.json for scene.ply, although it is read for scene.spz, too;" in done.stderr
+    assert (tmp_path / "scene.view.json").exists()
+
+
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:
     made.means[1] = np.nan
     gaussians = gaussians_of(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from copy import copy
 from dataclasses import replace
@@ -16,7 +17,7 @@ from lumigrad.client import Camera, Client, InvalidArgument, Spheres
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting import evaluation
 from lumigrad.client.fitting.background import Background
-from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
+from lumigrad.client.fitting.beginning import extent_for, gaussians_at, spacing, spheres_at, surfels_at
 from lumigrad.client.fitting.evaluation import (
     PhotographScore,
     Scores,
@@ -139,6 +140,19 @@ def test_a_recipe_depends_on_the_unit_of_length_as_the_scene_does() -> None:
     # Steps of the usual length would throw the cameras of a small scene around.
     assert small["refine_poses"].initial == pytest.approx(6e-7)
     assert "near" not in replace(usual, kind="spheres").trainer_options()
+
+
+@pytest.mark.parametrize(("radius", "expected"), [(6.0, 6.6), (0.05, 3.0), (1e-15, 3.0)])
+def test_the_length_of_a_fit_is_that_of_the_scene_if_cameras_are_close_together(radius: float, expected: float) -> None:
+    turn = [2 * math.pi * k / 8 for k in range(8)]
+    eyes = [(1 + radius * math.cos(angle), 2 + radius * math.sin(angle), 3) for angle in turn]
+    cameras = [Camera.look_at(eye, (1, 2, 9), (0, 1, 0), width=8, height=8) for eye in eyes]
+    positions = np.array([[1, 2, 6]] * 5 + [[1, 2, 400]], np.float32)
+    assert extent_for(cameras, gaussians_at(Points(positions, np.zeros((6, 3))), 0)) == pytest.approx(
+        expected, rel=1e-3
+    )
+    alone = extent_for(cameras[:1], spheres_at(Points(positions, np.zeros((6, 3)))))
+    assert alone == pytest.approx(math.hypot(3, radius), rel=1e-3)
 
 
 def test_every_photograph_is_fitted_or_held_out():

@@ -224,7 +224,7 @@ def test_what_cannot_be_read_is_told(client: Client, site: Site) -> None:
     for name, text in (
         ("none.ply", "cannot read it: 404"),
         ("large.ply", "at most 1,048,576 bytes"),
-        ("broken.ply", r"scene\.ply"),
+        ("broken.ply", r"broken\.ply: expected a PLY header"),
     ):
         address = site.address(f"scenes/{name}", "scenes/post.ply" if name == "none.ply" else "")
         with pytest.raises(LumigradError, match=text) as refused:

@@ -89,30 +89,28 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
 def _write_beside(scene: Path, output: Path) -> None:
     """Copies the view and the offset beside a scene; in place of those that it lacks, removes stale ones."""
     view, offset = SceneView.load(scene), read_offset(scene)
-    if view is None:
-        _remove_stale(output, "view", f"because {scene} has no view")
-    else:
+    if view is not None:
         view.save(output)
+    elif others := _others_with(beside(output, "view"), output):
+        say(f"keeps {beside(output, 'view')} for {others[0]}, although it is read for {output.name}, too")
+    else:
+        _remove_stale(beside(output, "view"), f"because {scene} has no view")
     if offset is None:
-        _remove_stale(output, "offset", f"because the coordinates of {output} have no offset")
+        _remove_stale(beside(output, "offset"), f"because the coordinates of {output} have no offset")
     else:
         write_offset(output, offset)
 
 
-def _remove_stale(output: Path, kind: str, why: str) -> None:
-    """Removes a file about a scene that was replaced, unless another scene has it, too."""
-    path = beside(output, kind)
-    if not path.exists():
-        return
-    files = sorted(output.resolve().parent.iterdir())
-    others = [
-        file.name
-        for file in files
-        if file.name != output.name and file.name.lower().endswith(WRITABLE) and beside(file, kind).name == path.name
-    ]
-    if others:
-        say(f"keeps {path} for {others[0]}, although it is read for {output.name}, too; name one of them otherwise")
-    else:
+def _others_with(view: Path, output: Path) -> list[str]:
+    """Returns the names of other scenes whose view is in the same file, if it exists."""
+    if not view.exists():
+        return []
+    files = (file for file in output.resolve().parent.iterdir() if file.name.lower().endswith(WRITABLE))
+    return sorted(file.name for file in files if file.name != output.name and beside(file, "view").name == view.name)
+
+
+def _remove_stale(path: Path, why: str) -> None:
+    if path.exists():
         say(f"removes {path}, {why}")
         path.unlink()
 

@@ -186,7 +186,7 @@ def test_a_view_stays_for_another_scene_of_the_same_name(tmp_path: Path) -> None
     (tmp_path / "scene.view.json").write_text("{}")
     done = lumigrad("convert", "other.ply", "scene.spz", folder=tmp_path)
     assert done.returncode == 0
-    assert "lumigrad: keeps scene.view.json for scene.ply, although it is read for scene.spz, too;" in done.stderr
+    assert "lumigrad: keeps scene.view.json for scene.ply, although it is read for scene.spz, too\n" in done.stderr
     assert (tmp_path / "scene.view.json").exists()
 
 

@@ -28,7 +28,7 @@ FILE_MAGIC, CHUNK_MAGIC = b"RAD0", b"RADC"
 _VERSION = 1
 _ALIGNMENT = 8
 _HIGHEST_DEGREE = 3
-# Harmonics of a file may be labels of so many codes.
+# The largest number of codes to which labels of harmonics may refer.
 _MOST_CODES = 1 << 18
 # Types of stored numbers by encoding; a quaternion in three bytes counts as three numbers.
 _KINDS = {
@@ -49,7 +49,9 @@ def read_rad(source: Source) -> StoredScene:
         raise source.fail("expected at least one Gaussian without children, got none")
     scene = joined(scenes)
     merged = sum(chunk.count for chunk in chunks) - len(scene)
-    return replace(scene, details={"format": "rad"} | ({"merged_left_out": merged} if merged else {}))
+    # Spark copies the numbers of any format, and does not say of which.
+    details: dict[str, Any] = {"format": "rad", "axes": "those of the file that it was made from, read as of a .ply"}
+    return replace(scene, details=details | ({"merged_left_out": merged} if merged else {}))
 
 
 def _chunks(source: Source) -> list[_Chunk]:
@@ -231,9 +233,7 @@ class _Chunk:
             case other:
                 raise self.source.fail(f'expected the compression "gz" of {name}, got {_quoted(other)}')
         if len(content) > most or len(content) % size or (count is not None and len(content) < most):
-            raise self.source.fail(
-                f"expected {most:,} bytes of {name}, got {len(content):,}{'' if count else ' or more'}"
-            )
+            raise self.source.fail(f"expected {most:,} bytes of {name}, got {len(content):,}")
         return np.frombuffer(content, kind)
 
     def _inflated(self, name: str, stored: memoryview, most: int) -> bytes:

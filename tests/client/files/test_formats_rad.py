@@ -51,6 +51,7 @@ def test_merged_gaussians_of_a_tree_are_left_out(tmp_path: Path):
     (tmp_path / "scene.rad").write_bytes(rad_content(made, EXACT, children=children))
     read = read_scene(tmp_path / "scene.rad")
     np.testing.assert_array_equal(read.means, made.means[children == 0].astype(np.float32))
+    assert "those of the file that it was made from" in read.details["axes"]
     assert read.details["merged_left_out"] == 100 and len(read) == 200
     (tmp_path / "scene.rad").write_bytes(rad_content(made, EXACT, children=np.ones(len(made), int)))
     with pytest.raises(InvalidArgument, match="expected at least one Gaussian without children, got none"):

@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,22 +24,12 @@ USUAL = {
 _RANGES = {"alpha": (0.0, 2.0), "rgb": (-1.0, 2.0), "scales": (-12.0, 9.0), "sh": (-1.0, 1.0)}
 
 
-def rad_content(
-    made: Cloud,
-    encodings: Mapping[str, str] = USUAL,
-    *,
-    children: np.ndarray | None = None,
-    chunk_rows: int = 128,
-    codes: int = 0,
-    is_compressed: bool = True,
-) -> bytes:
-    """A file with all chunks. `children` [N] are numbers of children; with `codes`, harmonics are labels of so many."""
-    chunks = rad_chunks(
-        made, encodings, children=children, chunk_rows=chunk_rows, codes=codes, is_compressed=is_compressed
-    )
+def rad_content(made: Cloud, encodings: Mapping[str, str] = USUAL, *, chunk_rows: int = 128, **how: Any) -> bytes:
+    """A file with all chunks; see `rad_chunks`."""
+    chunks = rad_chunks(made, encodings, chunk_rows=chunk_rows, **how)
     starts = np.cumsum([0, *map(len, chunks)])
     ranges = [{"offset": int(start), "bytes": len(chunk)} for start, chunk in zip(starts, chunks, strict=False)]
-    return rad_header(len(made), ranges, chunk_rows, has_tree=children is not None) + b"".join(chunks)
+    return rad_header(len(made), ranges, chunk_rows, has_tree=how.get("children") is not None) + b"".join(chunks)
 
 
 def rad_header(count: int, ranges: Sequence[Mapping[str, object]], chunk_rows: int, *, has_tree: bool = False) -> bytes:
@@ -57,7 +48,10 @@ def rad_chunks(
     codes: int = 0,
     is_compressed: bool = True,
 ) -> list[bytes]:
-    """The chunks of a file; see `rad_content`."""
+    """The chunks of a file.
+
+    `children` [N] are numbers of children; with `codes`, harmonics are labels of so many.
+    """
     degree = math.isqrt(made.sh.shape[1]) - 1
     columns: dict[str, np.ndarray] = {
         "center": made.means,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+
 from lumigrad.client.base.arguments import one_of, truth, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.settings import RenderSettings, all_channels, background_of, made
@@ -55,11 +57,14 @@ class SphereSettings(RenderSettings):
 
     def __post_init__(self) -> None:
         one_of("semantics", self.semantics, get_args(Semantics), quote='"', suffix=" for spheres")
-        for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
-            vars(self)[name] = whole_number(name, getattr(self, name), 0, largest)
+        for name, least, largest in (("max_hits", 0, 2**32 - 1), ("n_track", 1, 128)):
+            vars(self)[name] = whole_number(name, getattr(self, name), least, largest)
         vars(self)["deterministic"] = truth("deterministic", self.deterministic)
         vars(self)["background"] = background_of(self.background)
         self._check_numbers()
+        # In messages, 0 stands for the worker's default.
+        if not np.float32(self.gamma):
+            raise InvalidArgument.of("gamma", f"expected a value in [1e-5, 1], got {self.gamma}")
         vars(self)["is_open"] = self.max_depth is None or type(self.background) is float
 
     def filled(self, positions: Spheres | None, cameras: Sequence[Camera], channels: int | None) -> SphereSettings:

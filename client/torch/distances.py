@@ -11,10 +11,9 @@ from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import Surroundings, sphere_rows, surroundings
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.torch.remote import compute, on_host, outside_graphs, refuse_gradients
+from lumigrad.client.torch.remote import compute, number_on_host, on_host, outside_graphs, refuse_gradients
 from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Obstacle, Shape, World
 
@@ -103,7 +102,7 @@ def mesh_distance(
     tensors = {
         "spheres": rows.reshape(array.shape),
         "poses": None if poses is None else _poses(poses, world),
-        "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
+        "weight": number_on_host("weight", weight) if isinstance(weight, torch.Tensor) else None,
     }
     call = DistanceCall(
         client_of(client),
@@ -126,9 +125,3 @@ def _poses(poses: Any, world: Surroundings) -> torch.Tensor:
     if tensor.ndim == 3:
         check_rigid("poses", tensor.detach().double().numpy())
     return rows
-
-
-def _weight(weight: torch.Tensor) -> torch.Tensor:
-    if weight.numel() != 1:
-        raise InvalidArgument.of("weight", f"expected one number, got shape {list(weight.shape)}")
-    return on_host("weight", weight).reshape(())

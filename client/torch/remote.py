@@ -67,6 +67,13 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
         raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
 
 
+def number_on_host(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor of one element to the CPU as `on_host` does, without axes."""
+    if value.numel() != 1:
+        raise InvalidArgument.of(name, f"expected one number, got shape {list(value.shape)}")
+    return on_host(name, value).reshape(())
+
+
 def _stacked(value: Any) -> Any:
     """Returns lists with tensors as one tensor, which is part of their graph; torch.as_tensor would detach them."""
     if not isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ from lumigrad.client.operators.call import (
 )
 from lumigrad.client.settings.fields import SphereFields
 from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.torch.remote import compute, on_host, outside_graphs, refuse_gradients
+from lumigrad.client.torch.remote import compute, number_on_host, on_host, outside_graphs, refuse_gradients
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle
 
@@ -128,6 +128,8 @@ def render_spheres(
         if named[name] is None:
             raise InvalidArgument.of(name, "expected a tensor, got None; only those of a stored scene= may be missing")
     tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
+    if isinstance(gamma, torch.Tensor):
+        tensors["gamma"] = number_on_host("gamma", gamma)
     shown, backdrop = tensors["colors"], tensors["background"]
     if backdrop is not None and backdrop.ndim == 0 and shown is not None and shown.ndim:
         tensors["background"] = backdrop.expand(shown.shape[-1])

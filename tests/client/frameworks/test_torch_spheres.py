@@ -87,6 +87,22 @@ def test_gradients_are_those_of_finite_differences(client, name, outputs):
         assert measured == pytest.approx(expected, abs=0.03 * scale), (name, outputs)
 
 
+def test_gamma_may_have_axes_but_only_one_number(client):
+    single, tensors = scene(), scene()
+    tensors["gamma"] = single["gamma"].reshape(1).requires_grad_()
+    for given in (single, tensors):
+        given["gamma"].requires_grad_()
+        render(client, given).color.sum().backward()
+    assert torch.equal(tensors["gamma"].grad, single["gamma"].grad.reshape(1))
+    with pytest.raises(InvalidArgument, match=r"^gamma: expected one number, got shape \[2\]"):
+        render(client, {**scene(), "gamma": torch.tensor([0.5, 0.25])})
+
+
+def test_gamma_that_has_become_zero_is_refused(client):
+    with pytest.raises(InvalidArgument, match=r"^gamma: expected a value in \[1e-5, 1\], got 0.0"):
+        render(client, {**scene(), "gamma": torch.tensor(0.0)})
+
+
 def test_depth_has_a_gradient(client):
     """Scaling a scene about the eye scales its depths by the same factor."""
     tensors = scene()

@@ -167,6 +167,14 @@ def test_values_of_other_types_are_refused_by_name(kind: type[Any], name: str, v
         kind(**{name: value})
 
 
+@pytest.mark.parametrize("gamma", [0, 0.0, -0.0, 1e-50])
+def test_no_zero_stands_for_a_default_of_spheres(gamma: float) -> None:
+    with pytest.raises(InvalidArgument, match=r"^gamma: expected a value in \[1e-5, 1\], got "):
+        SphereSettings(gamma=gamma)
+    with pytest.raises(InvalidArgument, match=r"^n_track: expected a whole number from 1 to 128, got 0"):
+        SphereSettings(n_track=0)
+
+
 def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> None:
     client = Recorder("localhost:1")
     for background, expected in ((0.5, (0.5,) * 3), (1, (1.0,) * 3), ([0, 0.5, 1], (0.0, 0.5, 1.0))):

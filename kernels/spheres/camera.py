@@ -12,6 +12,7 @@ import numpy as np
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import MAX_EXTENT, check_size
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres import rotation as rotations
 from lumigrad.kernels.spheres.camera_sources import OpenCVSource, PulsarSource
 
 Array = np.ndarray
@@ -74,6 +75,10 @@ class Camera:
         if not np.isfinite(values).all():
             raise ArgumentError("camera parameters", "finite values", f"{values.tolist()}")
         source = PulsarSource(values, right_handed, first_r_then_t)
+        if not rotations.is_rotation(source.rotation_values):
+            raise ArgumentError(
+                "six-D rotation", "two vectors that are neither 0 nor parallel", f"{source.rotation_values.tolist()}"
+            )
         focal, sensor = float(source.focal), float(source.sensor)
         if orthogonal and focal != 0.0:
             raise ArgumentError("focal length", "0 for an orthogonal camera", f"{focal}")

@@ -24,6 +24,20 @@ def matrix(parameters: Array) -> Array:
     return matrix
 
 
+def is_rotation(parameters: Array) -> bool:
+    """Whether `matrix` returns a rotation: six-D vectors must be neither 0 nor parallel."""
+    if len(parameters) == 3:
+        return True
+    first, second = np.asarray(parameters, np.float64).reshape(2, 3)
+    length, other, area = (float(np.linalg.norm(each)) for each in (first, second, np.cross(first, second)))
+    return length > _LEAST_LENGTH and area > length * max(_LEAST_LENGTH, _LEAST_SINE * other)
+
+
+# The least length that torch normalises, and the least sine between six-D vectors: below it the rounding of float32
+# decides the rotation.
+_LEAST_LENGTH, _LEAST_SINE = 1e-12, 1e-6
+
+
 def _axis_angle(vector: torch.Tensor) -> torch.Tensor:
     angle = torch.norm(vector[None], p=2, dim=-1, keepdim=True)
     scaled = vector[None] * (0.5 * torch.sinc(angle * 0.5 / torch.pi))

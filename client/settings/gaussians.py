@@ -11,7 +11,7 @@ import numpy as np
 from lumigrad.client.base.arguments import instance, number, one_of, truth, whole_number
 from lumigrad.client.base.arrays import Float64, affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.settings import RenderSettings, all_channels, background_of, made
+from lumigrad.client.settings.settings import RenderSettings, all_channels, backgrounds_of, made, of_each_camera
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import InriaModel
 from lumigrad.client.values.rotations import matrix_of
@@ -231,17 +231,24 @@ class GaussianSettings(RenderSettings):
             vars(self)["wait"] = truth("wait", self.wait)
         for name in ("antialiased", "deterministic"):
             vars(self)[name] = truth(name, getattr(self, name))
-        vars(self)["background"] = background_of(self.background)
+        vars(self)["background"] = backgrounds_of(self.background)
         self._check_numbers()
         instance("transforms", self.transforms, (Iterable,), "pass a list of Transform")
         vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
-        vars(self)["is_open"] = type(self.background) is float
+        vars(self)["is_open"] = type(self.background) is float or self._has_rows
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether the background has a tuple for each camera."""
+        return type(self.background) is tuple and type(next(iter(self.background), None)) is tuple
 
     def filled(self, cameras: Sequence[Camera], channels: int | None) -> GaussianSettings:
         """Returns the settings with defaults that depend on the cameras and the scene's channels (None: unknown)."""
         changes: dict[str, Any] = {}
         if type(self.background) is float:
             changes["background"] = all_channels(self.background, channels)
+        elif self._has_rows:
+            changes["background"] = of_each_camera(self.background, len(cameras), channels)
         if self.pixel_center is None and any(type(camera.model) is InriaModel for camera in cameras):
             # Inria's projection puts the centre of the first pixel at 0.
             changes["pixel_center"] = 0.0

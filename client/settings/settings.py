@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from lumigrad.client.base.arguments import number
-from lumigrad.client.base.arrays import to_numpy
+from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.base.cautions import warn_of_bytes
 from lumigrad.client.errors import InvalidArgument
 
@@ -100,7 +101,31 @@ class RenderSettings(Settings):
 
 
 def background_of(value: Any) -> float | tuple[float, ...]:
-    """Converts a background to one number for all channels, or to a flat tuple of all channels, perhaps per camera."""
+    """Converts a background to one number for all channels, or to a flat tuple."""
+    channels = _background(value)
+    return channels if isinstance(channels, float) else tuple(channels.ravel().tolist())
+
+
+def backgrounds_of(value: Any) -> float | tuple[float, ...] | tuple[tuple[float, ...], ...]:
+    """Converts a background like `background_of`, but those of several cameras to a tuple for each."""
+    channels = _background(value)
+    if isinstance(channels, float):
+        return channels
+    rows = channels.squeeze()
+    if rows.ndim > 2:
+        raise InvalidArgument.of("background", f"expected [D] or [C, D], got shape {list(channels.shape)}")
+    return tuple(map(tuple, rows.tolist())) if rows.ndim == 2 else tuple(rows.ravel().tolist())
+
+
+def of_each_camera(rows: tuple[tuple[float, ...], ...], cameras: int, channels: int | None) -> tuple[float, ...]:
+    """Returns the backgrounds of several cameras one after the other; `channels` is None if unknown."""
+    shape, expected = [len(rows), len(rows[0])], [cameras, channels or len(rows[0])]
+    if shape != expected:
+        raise InvalidArgument.of("background", f"expected shape {expected}, a row for each camera, got {shape}")
+    return tuple(chain.from_iterable(rows))
+
+
+def _background(value: Any) -> float | Array:
     if type(value) is float:
         return float(np.float32(value))
     channels = to_numpy("background", () if value is None else value)
@@ -109,7 +134,7 @@ def background_of(value: Any) -> float | tuple[float, ...]:
         raise InvalidArgument.of("background", text)
     warn_of_bytes("background", channels)
     channels = channels.astype(np.float32)
-    return float(channels) if channels.ndim == 0 else tuple(channels.ravel().tolist())
+    return float(channels) if channels.ndim == 0 else channels
 
 
 def all_channels(background: float, channels: int | None) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
@@ -184,7 +185,21 @@ def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> Non
         ):
             assert found.settings.background == expected
     both = np.arange(6).reshape(2, 3)
-    assert client.render(GAUSSIANS, [CAMERA, CAMERA], background=both).settings.background == (0, 1, 2, 3, 4, 5)
+    for given in ({"background": both}, {"settings": GaussianSettings(background=both), "near": 1}):
+        assert client.render(GAUSSIANS, [CAMERA, CAMERA], **given).settings.background == (0, 1, 2, 3, 4, 5)
+    for row in ([[0, 0.5, 1]], [[[0], [0.5], [1]]]):
+        assert client.render(GAUSSIANS, [CAMERA, CAMERA], background=row).settings.background == (0.0, 0.5, 1.0)
+
+
+def test_backgrounds_of_cameras_have_a_row_for_each() -> None:
+    client, both = Recorder("localhost:1"), np.linspace(0, 1, 6).reshape(2, 3)
+    for background, cameras, shapes in ((both.T, 2, ([2, 3], [3, 2])), (both, 3, ([3, 3], [2, 3]))):
+        expected = re.escape(f"background: expected shape {shapes[0]}, a row for each camera, got {shapes[1]}")
+        for settings in ({"background": background}, {"settings": GaussianSettings(background=background), "near": 1}):
+            with pytest.raises(InvalidArgument, match=f"^{expected}"):
+                client.render(GAUSSIANS, [CAMERA] * cameras, **settings)
+    with pytest.raises(InvalidArgument, match=r"^background: expected \[D\] or \[C, D\], got shape \[2, 3, 2\]"):
+        GaussianSettings(background=np.zeros((2, 3, 2)))
 
 
 def test_settings_with_transforms_are_equal_if_their_numbers_are() -> None:

@@ -104,9 +104,13 @@ class LevelPages:
         return page
 
     def _pack(self, places: Sequence[Place], call: Call) -> None:
-        """Pack pages that were found as float32."""
-        rows = [self._table.tensors(self._found[place]) for place in places]
-        for place, page in zip(places, with_tensors(lambda: list(map(pack, rows)), self._runtime, call), strict=True):
+        """Pack pages that were found as float32, on the host."""
+        found = [self._found[place] for place in places]
+
+        def packed() -> list[torch.Tensor]:
+            return [pack(self._table.tensors(rows.cpu())).to(rows.device) for rows in found]
+
+        for place, page in zip(places, with_tensors(packed, self._runtime, call), strict=True):
             self._found[place] = page
             self._runtime.pages.keep_page(self._scene_id, *place, page)
 

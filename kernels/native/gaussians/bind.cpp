@@ -260,20 +260,6 @@ void project_backward(Workspace& workspace, Pass& pass, const Views& views, cons
                         workspace);
 }
 
-UnpackedRows make_rows(const nb::kwargs& arrays) {
-  UnpackedRows rows{find<float>(arrays, "means"),
-                    find<float>(arrays, "quats"),
-                    find<float>(arrays, "scales"),
-                    find<float>(arrays, "opacities"),
-                    nullptr,
-                    0};
-  if (CallArray<float> sh; find_array(arrays, "sh", sh)) {
-    rows.sh = sh.data();
-    rows.coefficients = static_cast<int>(sh.shape(1));
-  }
-  return rows;
-}
-
 // Writes words int32 [N, W], and `factors` of steps, of rows in `arrays`.
 void pack_words(nb::handle words, nb::handle factors, const nb::kwargs& arrays) {
   const CallArray<int32_t> to(words);
@@ -285,17 +271,8 @@ void pack_words(nb::handle words, nb::handle factors, const nb::kwargs& arrays) 
 }
 
 // `arrays` hold all rows of a scene; rows from `begin` on are written. "sh" may be missing.
-void unpack_rows(const std::vector<std::pair<nb::object, int64_t>>& given, bool packed, int64_t begin,
-                 const nb::kwargs& arrays) {
-  std::vector<RowBlock> blocks;
-  for (const auto& [rows, count] : given) {
-    if (packed) {
-      const CallArray<uint8_t> bytes(rows);
-      blocks.push_back({bytes.data(), nullptr, count, static_cast<int64_t>(bytes.size())});
-    } else {
-      blocks.push_back({nullptr, CallArray<float>(rows).data(), count, 0});
-    }
-  }
+void unpack_rows(const Counted& given, bool packed, int64_t begin, const nb::kwargs& arrays) {
+  const std::vector<RowBlock> blocks = make_blocks(given, packed);
   const UnpackedRows to = make_rows(arrays);
   nb::gil_scoped_release unlocked;
   cpu_unpack(current_isa())(blocks, begin, to);

@@ -4,12 +4,16 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "common/bind_arrays.h"
 #include "common/math/number.h"
+#include "gaussians/packed.h"
 #include "gaussians/params.h"
 #include "gaussians/visits.h"
 
@@ -140,6 +144,36 @@ inline Gradients make_gradients(const nanobind::kwargs& arrays) {
   g.rays = find<float>(arrays, "to_rays");
   g.lidar_angles = find<float>(arrays, "to_lidar_angles");
   return g;
+}
+
+// Blocks of rows of Gaussians, each with its number of rows.
+using Counted = std::vector<std::pair<nanobind::object, int64_t>>;
+
+inline std::vector<RowBlock> make_blocks(const Counted& given, bool packed) {
+  std::vector<RowBlock> blocks;
+  for (const auto& [rows, count] : given) {
+    if (packed) {
+      const CallArray<uint8_t> bytes(rows);
+      blocks.push_back({bytes.data(), nullptr, count, static_cast<int64_t>(bytes.size())});
+    } else {
+      blocks.push_back({nullptr, CallArray<float>(rows).data(), count, 0});
+    }
+  }
+  return blocks;
+}
+
+inline UnpackedRows make_rows(const nanobind::kwargs& arrays) {
+  UnpackedRows rows{find<float>(arrays, "means"),
+                    find<float>(arrays, "quats"),
+                    find<float>(arrays, "scales"),
+                    find<float>(arrays, "opacities"),
+                    nullptr,
+                    0};
+  if (CallArray<float> sh; find_array(arrays, "sh", sh)) {
+    rows.sh = sh.data();
+    rows.coefficients = static_cast<int>(sh.shape(1));
+  }
+  return rows;
 }
 
 LG_END

@@ -58,6 +58,14 @@ CudaStages backward(Session& session, std::uintptr_t stream, const CudaKept& kep
   });
 }
 
+// Rows, blocks and `packed` are those of bind.cpp.
+void unpack_rows(int device, std::uintptr_t stream, const Counted& given, bool packed, int64_t begin,
+                 const nb::kwargs& arrays) {
+  const std::vector<RowBlock> blocks = make_blocks(given, packed);
+  const UnpackedRows to = make_rows(arrays);
+  on_device(device, stream, [&](cudaStream_t on) { cuda_unpack(blocks, begin, to, on); });
+}
+
 }  // namespace
 
 LG_END
@@ -80,6 +88,8 @@ void bind_cuda_gaussians(nb::module_& m) {
   m.def("gaussian_cuda_find_visits", &gaussians::find_visits, "session"_a, "stream"_a, "state"_a, "views"_a,
         "settings"_a, "arrays"_a);
   m.def("gaussian_cuda_backward", &gaussians::backward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
+        "arrays"_a);
+  m.def("gaussian_cuda_unpack_rows", &gaussians::unpack_rows, "device"_a, "stream"_a, "blocks"_a, "packed"_a, "begin"_a,
         "arrays"_a);
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from torch import Tensor
 from lumigrad.client import Gaussians
 from lumigrad.kernels import _native, meshes
 from lumigrad.kernels import gaussians as kernels
-from lumigrad.kernels.gaussians import Camera, Settings, packed_rows
+from lumigrad.kernels.gaussians import Camera, Settings
 from lumigrad.kernels.gaussians.packed_rows import pack, row_bytes, unpack
+from support.backends import emulation
+from support.backends.gaussian_engines import instruction_set
 from support.gaussians.levels import rounded
 from support.meshes.shapes import torus
 from tests.benchmarks import captured_scenes, gaussian_scene
@@ -156,70 +159,71 @@ def test_values_are_the_references(degree: int) -> None:
             assert np.array_equal(value.numpy(), getattr(expected, name)), (what, name)
 
 
-def test_rows_without_harmonics_are_unpacked_alone() -> None:
-    rows = random_rows(100, 2)
-    whole = unpacked(pack(rows), rows)
-    into = {name: torch.empty_like(rows[name]) for name in NAMES if name != "sh"}
-    unpack([(pack(rows), 100)], into)
-    assert all(torch.equal(into[name], whole[name]) for name in into)
-    for values in into.values():
-        values.fill_(torch.nan)
-    packed_rows._unpack(pack(rows), into)
-    assert all(torch.equal(into[name], whole[name]) for name in into)
-
-
 @pytest.mark.parametrize("degree", [0, 1, 2, 3, 4])
-def test_all_instruction_sets_and_devices_pack_the_same_bits(degree: int) -> None:
-    chosen = _native.current_isa()
-    try:
-        for what, rows in extreme_rows(degree).items():
-            blocks = {}
-            for isa in _native.available_isas():
-                _native.set_isa(isa)
-                blocks[isa] = pack(rows)
-            expected = blocks[chosen].clone()
-            if len(rows["means"]):
-                words_of_a_row = packed_rows._words(rows["sh"].shape[1])
-                factors, (_, words, _, _) = packed_rows._views(expected, len(rows["means"]), words_of_a_row)
-                words.zero_()
-                factors[2:5] = 1
-                packed_rows._pack_words(words, factors[2:5], rows)
-            for isa, block in blocks.items():
-                assert torch.equal(block, expected), (what, isa)
-    finally:
-        _native.set_isa(chosen)
+def test_all_instruction_sets_pack_the_same_bits(degree: int) -> None:
+    for what, rows in extreme_rows(degree).items():
+        blocks = [packed_by(isa, rows) for isa in _native.available_isas()]
+        assert all(torch.equal(block, blocks[0]) for block in blocks), what
 
 
+def packed_by(isa: str, rows: dict[str, Tensor]) -> Tensor:
+    with instruction_set(isa):
+        return pack(rows)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Pages of all kinds, of which more than one launch of a kernel has, and what unpacking them should give.
+
+    Attributes:
+        blocks: Packed pages, or float32.
+        expected: All rows, from row `begin` on, behind rows that stay as they are.
+    """
+
+    blocks: list[tuple[Tensor, int]]
+    is_packed: bool
+    begin: int
+    expected: dict[str, Tensor]
+
+    @staticmethod
+    def of(degree: int, is_packed: bool) -> Pages:
+        pages = [*extreme_rows(degree).values()] * 5
+        rows = [unpacked(pack(page), page) if is_packed else page for page in pages]
+        blocks = [((pack if is_packed else in_one_piece)(page), len(page["means"])) for page in pages]
+        first = {name: torch.full((5, *rows[0][name].shape[1:]), -7.0) for name in NAMES}
+        return Pages(blocks, is_packed, 5, {name: torch.cat([first[name], *(p[name] for p in rows)]) for name in NAMES})
+
+    def check(self, run: Callable[[dict[str, Tensor]], None], names: Sequence[str], device: str = "cpu") -> None:
+        """Check the bits that `run` writes."""
+        into = {name: torch.full_like(self.expected[name], -7.0, device=device) for name in names}
+        run(into)
+        for name, found in into.items():
+            assert torch.equal(found.cpu().view(torch.int32), self.expected[name].view(torch.int32)), name
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:-1]], ids=["all", "without harmonics"])
 @pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("degree", [0, 1, 2, 3, 4])
-def test_all_instruction_sets_and_devices_compute_the_same_bits(degree: int, is_packed: bool) -> None:
-    pages = list(extreme_rows(degree).values())
-    joined = {name: torch.cat([rows[name] for rows in pages]) for name in NAMES}
-    before = 5
-    write, block_of = (packed_rows._unpack, pack) if is_packed else (packed_rows._copy, in_one_piece)
-    blocks = [(block_of(rows), len(rows["means"])) for rows in pages]
+class TestUnpackingManyPages:
+    """Each machine writes the same bits as an unpacking of each page alone, which other tests compare with numpy."""
 
-    def found(run: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
-        into = {name: torch.full((before + len(rows), *rows.shape[1:]), -7.0) for name, rows in joined.items()}
-        run(into)
-        assert all((rows[:before] == -7.0).all() for rows in into.values())
-        return into
+    @pytest.mark.parametrize("isa", _native.available_isas())
+    def test_by_the_loops_of_an_instruction_set(
+        self, degree: int, is_packed: bool, names: Sequence[str], isa: str
+    ) -> None:
+        pages = Pages.of(degree, is_packed)
+        with instruction_set(isa):
+            pages.check(lambda into: unpack(pages.blocks, into, pages.begin, is_packed=is_packed), names)
 
-    def by_operations_of_torch(into: dict[str, Tensor]) -> None:
-        begin = before
-        for block, count in blocks:
-            write(block, {name: rows[begin : begin + count] for name, rows in into.items()})
-            begin += count
+    def test_by_the_kernels_in_the_emulation(self, degree: int, is_packed: bool, names: Sequence[str]) -> None:
+        pages, run = Pages.of(degree, is_packed), emulation.load("_emulation").gaussian_cuda_unpack_rows
+        pages.check(lambda into: run(0, 0, pages.blocks, is_packed, pages.begin, **into), names)
 
-    expected = found(by_operations_of_torch)
-    chosen = _native.current_isa()
-    try:
-        for isa in _native.available_isas():
-            _native.set_isa(isa)
-            for name, rows in found(lambda into: unpack(blocks, into, before, is_packed=is_packed)).items():
-                assert torch.equal(rows.view(torch.int32), expected[name].view(torch.int32)), (isa, name)
-    finally:
-        _native.set_isa(chosen)
+    @pytest.mark.gpu
+    def test_by_the_kernels_on_a_gpu(self, degree: int, is_packed: bool, names: Sequence[str]) -> None:
+        pages = Pages.of(degree, is_packed)
+        blocks = [(block.to("cuda"), count) for block, count in pages.blocks]
+        pages.check(lambda into: unpack(blocks, into, pages.begin, is_packed=is_packed), names, "cuda")
 
 
 def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:

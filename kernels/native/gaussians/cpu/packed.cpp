@@ -7,130 +7,69 @@
 #include <vector>
 
 #include "common/math/number.h"
+#include "gaussians/math/packed_row.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-constexpr int64_t kHeaderBytes = 32, kFactors = kHeaderBytes / sizeof(float);
-constexpr int kChannels = 3, kBytesWithoutWords = 3 * sizeof(float) + (3 + kChannels) * sizeof(uint16_t);
-constexpr int kComponentBits = 14, kZeroComponent = 8192, kOpacityAt = 44, kStepsAt = 60, kStepBits = 6;
-constexpr int kHarmonicsAt = kStepsAt + 3 * kStepBits, kMostFine = 9;
-constexpr float kLargestComponent = 8191, kLargestOpacity = 65535;
-constexpr float kComponentStep = static_cast<float>(1.0 / 8191), kOpacityStep = static_cast<float>(1.0 / 65535);
-// The highest bits of 2**-15, the smallest step, and how many of a float32's bits steps do not have.
-constexpr uint32_t kLeastStep = (127 - 15) << 2, kCutBits = 21;
-
-// The parts of a block, in the order in which they lie.
-struct Parts {
-  float factors[kFactors];  // Of scales, of the constant harmonics, and of three steps.
-  int64_t word_bytes;       // Of a row.
-  const float* means;
-  const uint8_t* words;
-  const uint16_t *scales, *constant;
-
-  explicit Parts(const RowBlock& rows) {
-    std::memcpy(factors, rows.packed, kHeaderBytes);
-    means = reinterpret_cast<const float*>(rows.packed + kHeaderBytes);
-    words = reinterpret_cast<const uint8_t*>(means + 3 * rows.count);
-    word_bytes = (rows.bytes - kHeaderBytes) / rows.count - kBytesWithoutWords;
-    scales = reinterpret_cast<const uint16_t*>(words + word_bytes * rows.count);
-    constant = scales + 3 * rows.count;
-  }
-};
+constexpr int kMostOthers = 24;
 
 // The bits from `at` on, at least 57 of them. May read up to seven bytes beyond a row's words, where scales lie.
-LG_INLINE uint64_t bits_from(const uint8_t* words, int at) {
+LG_INLINE uint64_t bits_from(const uint32_t* words, int at) {
   uint64_t bits;
-  std::memcpy(&bits, words + at / 8, sizeof(bits));
+  std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + at / 8, sizeof(bits));
   return bits >> (at % 8);
 }
 
-// Converts a finite float16; the exponents of float32 are larger by 112.
-LG_INLINE float from_half(uint16_t half) {
-  const float magnitude = std::bit_cast<float>((half & 0x7fffu) << 13) * 0x1p112f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (half & 0x8000u) << 16);
-}
-
-LG_INLINE void unpack_direction(uint64_t bits, float* quat) {
-  const uint32_t number = bits & 3, mask = (1 << kComponentBits) - 1;
-  const bool none = (bits >> 2 & mask) == 0;
-  quat[number] = none ? 0.0f : 1.0f;
-  for (uint32_t k = 1; k < 4; ++k) {
-    const int component = static_cast<int>(bits >> (2 + kComponentBits * (k - 1)) & mask) - kZeroComponent;
-    quat[(number + k) & 3] = none ? 0.0f : static_cast<float>(component) * kComponentStep;
-  }
-}
-
-// The numbers of bits of y, o and c.
-template <int kY, int kO, int kC>
-struct Lengths {
-  static constexpr int kOAt = kY, kCAt = kY + kO, kAll = kY + kO + kC;
-  static constexpr int kLargest[] = {(1 << (kY - 1)) - 1, (1 << (kO - 1)) - 1, (1 << (kC - 1)) - 1};
-};
-using Fine = Lengths<8, 8, 8>;
-using Coarse = Lengths<5, 5, 4>;
-
-constexpr int kMostOthers = 24;
-
-template <class Lengths, int kCount>
-LG_INLINE void unpack_harmonics(const uint8_t* words, const float* steps, float* row) {
+template <class Bits, int kCount>
+LG_INLINE void unpack_harmonics(const uint32_t* words, const float* steps, float* row) {
   uint32_t fields[kCount];
-  for (int k = 0; k < kCount; ++k) fields[k] = bits_from(words, kHarmonicsAt + Lengths::kAll * k);
-  for (int k = 0; k < kCount; ++k) {
-    const auto value = [&](int at, int plane) {
-      const int largest = Lengths::kLargest[plane], number = static_cast<int>(fields[k] >> at) & (2 * largest + 1);
-      return static_cast<float>(number - largest) * steps[plane];
-    };
-    const float y = value(0, 0), o = value(Lengths::kOAt, 1), c = value(Lengths::kCAt, 2);
-    row[kChannels * k] = y + o - c;
-    row[kChannels * k + 1] = y + (c + c);
-    row[kChannels * k + 2] = y - o - c;
-  }
+  for (int k = 0; k < kCount; ++k) fields[k] = bits_from(words, kHarmonicsAt + Bits::kAll * k);
+  for (int k = 0; k < kCount; ++k) unpack_harmonic<Bits>(fields[k], steps, row + kColors * k);
 }
 
-LG_INLINE float step_of(uint32_t code, float factor) {
-  return std::bit_cast<float>((code + kLeastStep) << kCutBits) * factor;
-}
-
-template <class Lengths, int kOthers>
-void unpack_colors(const Parts& from, int64_t count, float* sh) {
+template <int kCoefficients>
+void unpack_colors(const PackedParts& from, int64_t count, float* sh) {
+  const float constant_factor = from.factors[1];
+  const float step_factors[] = {from.factors[2], from.factors[3], from.factors[4]};
   for (int64_t i = 0; i < count; ++i) {
-    float* row = sh + kChannels * (kOthers + 1) * i;
-    for (int c = 0; c < kChannels; ++c) row[c] = from_half(from.constant[kChannels * i + c]) * from.factors[1];
-    if constexpr (kOthers > 0) {
-      const uint8_t* words = from.words + from.word_bytes * i;
+    float* row = sh + kColors * kCoefficients * i;
+    for (int c = 0; c < kColors; ++c) row[c] = from_half(from.constant[kColors * i + c]) * constant_factor;
+    if constexpr (kCoefficients > 1) {
+      const uint32_t* words = from.words + from.row_words * i;
       float steps[3];
       for (int p = 0; p < 3; ++p) {
-        steps[p] = step_of(bits_from(words, kStepsAt + kStepBits * p) & ((1 << kStepBits) - 1), from.factors[2 + p]);
+        steps[p] = step_of(bits_from(words, kStepsAt + kStepBits * p) & ((1 << kStepBits) - 1), step_factors[p]);
       }
-      unpack_harmonics<Lengths, kOthers>(words, steps, row + kChannels);
+      unpack_harmonics<PlanesOf<kCoefficients>, kCoefficients - 1>(words, steps, row + kColors);
     }
   }
 }
 
 void unpack(const RowBlock& rows, int64_t begin, const UnpackedRows& to) {
   if (rows.count == 0) return;
-  const Parts from(rows);
+  const PackedParts from = parts_of(rows);
   std::memcpy(to.means + 3 * begin, from.means, sizeof(float) * 3 * rows.count);
+  const float scale_factor = from.factors[0];
   float *quats = to.quats + 4 * begin, *opacities = to.opacities + begin, *scales = to.scales + 3 * begin;
   for (int64_t i = 0; i < rows.count; ++i) {
-    const uint64_t bits = bits_from(from.words + from.word_bytes * i, 0);
+    const uint64_t bits = bits_from(from.words + from.row_words * i, 0);
     unpack_direction(bits, quats + 4 * i);
-    opacities[i] = static_cast<float>(bits >> kOpacityAt & 0xffff) * kOpacityStep;
+    opacities[i] = unpack_opacity(bits);
   }
-  for (int64_t i = 0; i < 3 * rows.count; ++i) scales[i] = from_half(from.scales[i]) * from.factors[0];
+  for (int64_t i = 0; i < 3 * rows.count; ++i) scales[i] = from_half(from.scales[i]) * scale_factor;
   if (to.sh == nullptr) return;
   switch (to.coefficients) {
     case 4:
-      return unpack_colors<Fine, 3>(from, rows.count, to.sh + begin * 12);
+      return unpack_colors<4>(from, rows.count, to.sh + begin * 12);
     case 9:
-      return unpack_colors<Fine, 8>(from, rows.count, to.sh + begin * 27);
+      return unpack_colors<9>(from, rows.count, to.sh + begin * 27);
     case 16:
-      return unpack_colors<Coarse, 15>(from, rows.count, to.sh + begin * 48);
+      return unpack_colors<16>(from, rows.count, to.sh + begin * 48);
     case 25:
-      return unpack_colors<Coarse, 24>(from, rows.count, to.sh + begin * 75);
+      return unpack_colors<25>(from, rows.count, to.sh + begin * 75);
     default:
-      return unpack_colors<Fine, 0>(from, rows.count, to.sh + begin * 3);
+      return unpack_colors<1>(from, rows.count, to.sh + begin * 3);
   }
 }
 
@@ -144,7 +83,7 @@ void copy(const RowBlock& rows, int64_t begin, const UnpackedRows& to) {
   next(to.quats, 4);
   next(to.scales, 3);
   next(to.opacities, 1);
-  if (to.sh != nullptr) next(to.sh, kChannels * to.coefficients);
+  if (to.sh != nullptr) next(to.sh, kColors * to.coefficients);
 }
 
 // Rounds to the nearest whole number, or the even one of two; for magnitudes below 2**22.
@@ -154,6 +93,7 @@ LG_INLINE float round_to_even(float value) {
 }
 
 uint64_t pack_direction(const float* quat) {
+  // Quaternions whose components are all smaller are no rotation.
   constexpr float kShortest = 1e-18f;
   uint64_t number = 0;
   for (uint64_t k = 1; k < 4; ++k) {
@@ -179,7 +119,7 @@ struct Planes {
   LG_INLINE Planes(const float* row, int count) {
     constexpr float kThird = static_cast<float>(1.0 / 3), kSixth = static_cast<float>(1.0 / 6);
     for (int k = 0; k < count; ++k) {
-      const float red = row[kChannels * k], green = row[kChannels * k + 1], blue = row[kChannels * k + 2];
+      const float red = row[kColors * k], green = row[kColors * k + 1], blue = row[kColors * k + 2];
       values[0][k] = red * kThird + green * kThird + blue * kThird;
       values[1][k] = red * 0.5f - blue * 0.5f;
       values[2][k] = green * kThird - (red * kSixth + blue * kSixth);
@@ -190,18 +130,24 @@ struct Planes {
 // The bits of a magnitude, which are in the order of magnitudes.
 LG_INLINE uint32_t magnitude_bits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffff; }
 
+// The largest number of a plane.
+template <class Bits>
+LG_INLINE int largest_of(int plane) {
+  return plane == 0 ? Bits::kLargestY : plane == 1 ? Bits::kLargestO : Bits::kLargestC;
+}
+
 // Writes the least steps that rows need, and the factors of steps.
-template <class Lengths>
+template <class Bits>
 void find_steps(const UnpackedRows& from, int64_t count, float* needed, float* factors) {
   constexpr uint32_t kLeastExponent = 25, kTwiceTheBias = 254, kMantissaBits = 23;
   const int others = from.coefficients - 1;
   uint32_t most[3] = {};
   for (int64_t i = 0; i < count; ++i) {
-    const Planes planes(from.sh + kChannels * (i * from.coefficients + 1), others);
+    const Planes planes(from.sh + kColors * (i * from.coefficients + 1), others);
     for (int p = 0; p < 3; ++p) {
       uint32_t largest = 0;
       for (int k = 0; k < others; ++k) largest = std::max(largest, magnitude_bits(planes.values[p][k]));
-      needed[3 * i + p] = std::bit_cast<float>(largest) * static_cast<float>(1.0 / Lengths::kLargest[p]);
+      needed[3 * i + p] = std::bit_cast<float>(largest) * static_cast<float>(1.0 / largest_of<Bits>(p));
       most[p] = std::max(most[p], magnitude_bits(needed[3 * i + p]));
     }
   }
@@ -236,11 +182,11 @@ class Writer {
   int count_ = 0;
 };
 
-template <class Lengths>
+template <class Bits>
 LG_INLINE void pack_harmonics(const float* row, int count, const float* steps, Writer& to) {
   Planes planes(row, count);
   for (int p = 0; p < 3; ++p) {
-    const float most = Lengths::kLargest[p];
+    const auto most = static_cast<float>(largest_of<Bits>(p));
     for (int k = 0; k < count; ++k) {
       const float number = round_to_even(planes.values[p][k] / steps[p]);
       planes.values[p][k] = std::min(std::max(number, -most), most) + most;
@@ -248,15 +194,15 @@ LG_INLINE void pack_harmonics(const float* row, int count, const float* steps, W
   }
   for (int k = 0; k < count; ++k) {
     const auto field = [&](int p) { return static_cast<uint32_t>(planes.values[p][k]); };
-    to.add(field(0) | field(1) << Lengths::kOAt | field(2) << Lengths::kCAt, Lengths::kAll);
+    to.add(field(0) | field(1) << Bits::kOAt | field(2) << Bits::kCAt, Bits::kAll);
   }
 }
 
-template <class Lengths>
+template <class Bits>
 void pack(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* words, float* factors) {
   const int others = from.coefficients - 1;
   std::vector<float> needed(others > 0 ? 3 * count : 0);
-  if (others > 0) find_steps<Lengths>(from, count, needed.data(), factors);
+  if (others > 0) find_steps<Bits>(from, count, needed.data(), factors);
   for (int64_t i = 0; i < count; ++i) {
     const float opacity = round_to_even(from.opacities[i] * kLargestOpacity);
     uint64_t head = pack_direction(from.quats + 4 * i) | static_cast<uint64_t>(opacity) << kOpacityAt;
@@ -271,7 +217,7 @@ void pack(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* 
         steps[p] = step_of(code, factors[p]);
         to.add(code, kStepBits);
       }
-      pack_harmonics<Lengths>(from.sh + kChannels * (i * from.coefficients + 1), others, steps, to);
+      pack_harmonics<Bits>(from.sh + kColors * (i * from.coefficients + 1), others, steps, to);
     }
     if (to.count() > 0) to.flush();
   }
@@ -287,7 +233,7 @@ void unpack_rows(const std::vector<RowBlock>& blocks, int64_t begin, const Unpac
 }
 
 void pack_words(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* words, float* factors) {
-  (from.coefficients <= kMostFine ? pack<Fine> : pack<Coarse>)(from, count, row_words, words, factors);
+  (from.coefficients <= kMostFine ? pack<FinePlanes> : pack<CoarsePlanes>)(from, count, row_words, words, factors);
 }
 
 LG_END

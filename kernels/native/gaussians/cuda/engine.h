@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "common/cuda/pairs.h"
 #include "common/cuda/staging.h"
 #include "common/cuda/tiles.h"
 #include "common/cuda/timer.h"
 #include "gaussians/film.h"
+#include "gaussians/packed.h"
 #include "gaussians/sensor_pose.h"
 
 namespace lumigrad::gaussians {
@@ -64,5 +66,8 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
 DeviceTimer cuda_backward(const View* views, int count, const Settings& settings, const Scene& scene,
                           const Upstream& upstream, const Gradients& gradients, const CudaPass& pass,
                           CudaWorkspace& workspace, cudaStream_t stream);
+
+// Writes the rows of all blocks in order, from row `begin` on. Either all blocks are packed, or none.
+void cuda_unpack(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to, cudaStream_t stream);
 
 }  // namespace lumigrad::gaussians

@@ -17,7 +17,7 @@ from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
 from support.ports import reserved_port
 from support.workers.load import Load
-from support.workers.slow_render import SlowRender, wait_for, wait_for_work
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work, wait_until
 from support.workers.worker import WorkerProcess
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -42,16 +42,29 @@ def renders(client: RawClient) -> Callable[[], object]:
     return lambda: client.render(spec, cloud=cloud)
 
 
+def start_without_reading(client: RawClient) -> Any:
+    """A call that is in progress until its reply, of which the first message is read, is read to its end."""
+    spec = spec_of(opencv_camera(2048, 2048))
+    spec.scene_ref.scene_id = client.put(sphere_cloud(10)).scene.scene_id
+    call = client.render_stub.Render(iter([Frame(render_pb2.RenderRequest(spec=spec))]), timeout=180)
+    next(call)
+    return call
+
+
 @pytest.mark.parametrize("supervised", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_drain_under_load_breaks_no_call(number: signal.Signals, supervised: bool) -> None:
-    with draining_worker(lame_duck=1.0, drain=20, supervised=supervised) as (process, _):
+    with draining_worker(lame_duck=1.0, drain=120, supervised=supervised) as (process, client):
         clients = [RawClient(process.target) for _ in range(3)]
+        # The worker stays until this call ends, and refuses others meanwhile.
+        unread = start_without_reading(client)
         with Load([renders(client) for client in clients], rate=30) as load:
             load.wait_for_progress()
             process.signal(number)
             process.wait_for_health(NOT_SERVING)
             at_signal = load.done
+            wait_until(lambda: load.outcomes["UNAVAILABLE"] > 0, "a refused call")
+            assert len(list(unread)) > 0
             assert process.wait() == 0
         for client in clients:
             client.close()
@@ -97,10 +110,7 @@ def test_a_health_watcher_is_told_and_does_not_delay_the_end() -> None:
 
 def test_a_reader_that_stands_still_does_not_hold_the_end_up() -> None:
     with draining_worker(lame_duck=0, drain=1) as (process, client):
-        spec = spec_of(opencv_camera(2048, 2048))
-        spec.scene_ref.scene_id = client.put(sphere_cloud(10)).scene.scene_id
-        call = client.render_stub.Render(iter([Frame(render_pb2.RenderRequest(spec=spec))]), timeout=60)
-        next(call)
+        call = start_without_reading(client)
         process.signal()
         assert process.wait() == 0
         call.cancel()

@@ -25,6 +25,10 @@ _LEAST_ANSWERS = 100
 _SHORTEST = 0.05
 # Points that are looked for, and the fewest that tell anything; the share of cameras that may show none.
 _MOST_POINTS, _LEAST_POINTS, _MOST_BLIND = 5000, 50, 0.9
+# A camera is far away if its distance is so many times that within which this share of all cameras is.
+_FAR, _SHARE_NEAR = 10.0, 0.9
+# Relative to coordinates, distances below this may be rounding errors.
+_ROUNDING = 1e-6
 
 
 class DoubtfulCameras(UserWarning):
@@ -94,7 +98,13 @@ def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:
         camera = outside.camera
         text = f"expected the principal point inside of the picture {outside.name}, {camera.width}x{camera.height}, got"
         yield f"{text} {camera.K[0, 2]:g}, {camera.K[1, 2]:g}: are the intrinsics those of another size?"
-    seeing = [view.camera for view in views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
+    posed = [view for view in views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
+    if far := _farthest(posed):
+        text = (
+            f"the camera of the picture {far[0].name} is {far[1]:.0f} times as far from the middle as nine in ten are"
+        )
+        yield f"{text}: the rates of a fit grow with this distance; if the pose is wrong, take the picture out"
+    seeing = [view.camera for view in posed]
     if points is None or len(points) < _LEAST_POINTS or not seeing:
         return
     _, shown = eyes_and_shown(points.positions[:: -(-len(points) // _MOST_POINTS)], seeing)
@@ -105,6 +115,20 @@ def doubts(views: Sequence[View], points: Points | None) -> Iterator[str]:
             "transforms.json has matrices camera to world with OpenGL's axes, COLMAP world to camera with OpenCV's"
         )
         yield f"{text}: the poses are probably inverse or have other axes ({conventions}), or the points another frame"
+
+
+def _farthest(views: Sequence[View]) -> tuple[View, float] | None:
+    """Returns the view farthest from the median place if it is far away, and how many times as far as most others."""
+    if not views:
+        return None
+    places = np.array([view.camera.position for view in views], np.float64)
+    distances = np.linalg.norm(places - np.median(places, axis=0), axis=1)
+    near, index = float(np.quantile(distances, _SHARE_NEAR, method="higher")), int(distances.argmax())
+    # If nearly all are at one place, up to rounding errors, any other is far from it.
+    is_one_place = near <= _ROUNDING * float(np.abs(places).max())
+    if is_one_place or distances[index] <= _FAR * near:
+        return None
+    return views[index], float(distances[index]) / near
 
 
 def _is_short(view: View) -> bool:

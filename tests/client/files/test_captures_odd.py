@@ -168,6 +168,27 @@ def test_principal_points_outside_of_the_picture_are_told(tmp_path: Path) -> Non
         Capture.load(tmp_path)
 
 
+@pytest.mark.parametrize("form", ["transforms", "colmap"])
+def test_a_camera_far_from_all_others_is_told(form: str, tmp_path: Path) -> None:
+    poses = [pose.copy() for pose in RING]
+    poses[5][:3, 3] *= 100
+    said = "camera of the picture 5 is 100 times as far from the middle as nine in ten are: .* if the pose is wrong"
+    with pytest.warns(UserWarning, match=said):
+        Capture.load(write_ring(tmp_path, form, poses))
+
+
+@pytest.mark.parametrize("what", ["a tenth that waits elsewhere", "a street", "all but one at one place"])
+def test_cameras_in_usual_places_are_not_told_of(what: str, tmp_path: Path) -> None:
+    along = np.linspace(1.0, 300.0, 40)
+    if what != "a street":
+        along = np.full(40, 3.0)
+        along[:: 9 if what.startswith("a tenth") else 40] = 30.0
+    places = np.stack([along, np.full(40, 2.0), np.full(40, 1.0)], axis=1) * (1 + 1e-9 * np.arange(40))[:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Capture.load(write_ring(tmp_path, "transforms", [looking(place) for place in places]))
+
+
 @pytest.mark.parametrize("form", ["inria", "polycam"])
 def test_distortions_of_pinholes_are_not_ignored_without_a_word(form: str, tmp_path: Path) -> None:
     lens = {"width": 64, "height": 48, "fx": 60, "fy": 60, "cx": 32, "cy": 24, "k1": -0.1, "k2": 0, "skew": 0.5}

@@ -154,8 +154,8 @@ format: setup
 SANITIZED := build/sanitize
 SANITIZERS = LD_PRELOAD="$$(for name in asan ubsan stdc++; do $(CXX) -print-file-name=lib$$name.so; done | tr '\n' ' ')" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-SANITIZED_TESTS := $(foreach what,spheres/test_limits gaussians/test_limits meshes/test_limits density/test_apply \
-	density/test_relocation density/test_noise,tests/kernels/$(what).py)
+SANITIZED_TESTS := $(foreach what,spheres/test_limits gaussians/test_limits gaussians/test_packed_rows meshes/test_limits \
+	density/test_apply density/test_relocation density/test_noise,tests/kernels/$(what).py)
 define sanitized
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O0 -g1" \

@@ -207,7 +207,7 @@ class Pages:
 class TestUnpackingManyPages:
     """Each machine writes the same bits as an unpacking of each page alone, which other tests compare with numpy."""
 
-    @pytest.mark.parametrize("isa", _native.available_isas())
+    @pytest.mark.parametrize("isa", _native.available_isas(), ids="cpu-{}".format)
     def test_by_the_loops_of_an_instruction_set(
         self, degree: int, is_packed: bool, names: Sequence[str], isa: str
     ) -> None:

@@ -47,7 +47,6 @@ void unpack_colors(const PackedParts& from, int64_t count, float* sh) {
 }
 
 void unpack(const RowBlock& rows, int64_t begin, const UnpackedRows& to) {
-  if (rows.count == 0) return;
   const PackedParts from = parts_of(rows);
   std::memcpy(to.means + 3 * begin, from.means, sizeof(float) * 3 * rows.count);
   const float scale_factor = from.factors[0];
@@ -227,6 +226,8 @@ void pack(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* 
 
 void unpack_rows(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to) {
   for (const RowBlock& rows : blocks) {
+    // An empty block may have no memory, and memcpy wants some.
+    if (rows.count == 0) continue;
     rows.packed != nullptr ? unpack(rows, begin, to) : copy(rows, begin, to);
     begin += rows.count;
   }

@@ -17,7 +17,7 @@ from lumigrad.kernels import _native, meshes
 from lumigrad.kernels import gaussians as kernels
 from lumigrad.kernels.gaussians import Camera, Settings
 from lumigrad.kernels.gaussians.packed_rows import pack, row_bytes, unpack
-from support.backends import emulation
+from support.backends.cuda_devices import CudaDevice, gpu
 from support.backends.gaussian_engines import instruction_set
 from support.gaussians.levels import rounded
 from support.meshes.shapes import torus
@@ -193,7 +193,9 @@ class Pages:
         first = {name: torch.full((5, *rows[0][name].shape[1:]), -7.0) for name in NAMES}
         return Pages(blocks, is_packed, 5, {name: torch.cat([first[name], *(p[name] for p in rows)]) for name in NAMES})
 
-    def check(self, run: Callable[[dict[str, Tensor]], None], names: Sequence[str], device: str = "cpu") -> None:
+    def check(
+        self, run: Callable[[dict[str, Tensor]], None], names: Sequence[str], device: torch.device | None = None
+    ) -> None:
         """Check the bits that `run` writes."""
         into = {name: torch.full_like(self.expected[name], -7.0, device=device) for name in names}
         run(into)
@@ -215,15 +217,17 @@ class TestUnpackingManyPages:
         with instruction_set(isa):
             pages.check(lambda into: unpack(pages.blocks, into, pages.begin, is_packed=is_packed), names)
 
-    def test_by_the_kernels_in_the_emulation(self, degree: int, is_packed: bool, names: Sequence[str]) -> None:
-        pages, run = Pages.of(degree, is_packed), emulation.load("_emulation").gaussian_cuda_unpack_rows
-        pages.check(lambda into: run(0, 0, pages.blocks, is_packed, pages.begin, **into), names)
+    def test_by_the_kernels(self, degree: int, is_packed: bool, names: Sequence[str], cuda: CudaDevice) -> None:
+        pages, run = Pages.of(degree, is_packed), cuda.native.gaussian_cuda_unpack_rows
+        blocks = [(block.to(cuda.device), count) for block, count in pages.blocks]
+        stream = cuda.current_stream()
+        pages.check(lambda into: run(0, stream, blocks, is_packed, pages.begin, **into), names, cuda.device)
 
     @pytest.mark.gpu
-    def test_by_the_kernels_on_a_gpu(self, degree: int, is_packed: bool, names: Sequence[str]) -> None:
-        pages = Pages.of(degree, is_packed)
-        blocks = [(block.to("cuda"), count) for block, count in pages.blocks]
-        pages.check(lambda into: unpack(blocks, into, pages.begin, is_packed=is_packed), names, "cuda")
+    def test_in_the_memory_of_a_gpu(self, degree: int, is_packed: bool, names: Sequence[str]) -> None:
+        pages, device = Pages.of(degree, is_packed), gpu().device
+        blocks = [(block.to(device), count) for block, count in pages.blocks]
+        pages.check(lambda into: unpack(blocks, into, pages.begin, is_packed=is_packed), names, device)
 
 
 def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:

@@ -196,6 +196,9 @@ class GaussianCall(RemoteCall):
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
         """Returns the request of the rendering, for the inputs of `run`."""
+        views = inputs["view"]
+        if views is not None and not views.size:
+            raise InvalidArgument.of("viewmats", f"expected at least one, got shape {list(views.shape)}")
         tensors = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
             scenes, rest = math.prod(self.batch), len(self.batch)

@@ -116,3 +116,10 @@ def test_cameras_that_are_none_or_too_few_are_refused_by_name(module: Any, clien
         module.render_gaussians(**tensors, camera=5, client=client)
     with pytest.raises(InvalidArgument, match=r"^viewmats: expected one for each camera, of which there are 1, got 3"):
         module.render_gaussians(**tensors, camera=camera, **matrices, client=client)
+
+
+@MODULES
+def test_no_matrices_are_refused_by_name(module: Any, client: Client) -> None:
+    empty = {"viewmats": np.zeros((0, 4, 4)), "Ks": np.zeros((0, 3, 3)), "width": SIZE[0], "height": SIZE[1]}
+    with pytest.raises(InvalidArgument, match=r"^viewmats: expected at least one, got shape \[0, 4, 4\]"):
+        module.render_gaussians(**arrays(module, gaussians()), **empty, client=client)

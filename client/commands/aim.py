@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,15 @@ _OPTIONS = ("fov_degrees", "width", "height", "up")
 
 
 @contextmanager
-def _by_options() -> Iterator[None]:
-    """Names the options that a camera's arguments come from in errors; --target, say, is the worker's address."""
+def _by_options(view: View) -> Iterator[None]:
+    """Names the options that a camera's arguments come from in errors; --target, say, is the worker's address.
+
+    Whether the angle of a saved view is in radians was asked when its file was read.
+    """
+    is_saved = view.saved is not None and view.fov_degrees == view.saved.fov_degrees
     try:
-        yield
+        with said() if is_saved else nullcontext():
+            yield
     except InvalidArgument as error:
         found = [
             each
@@ -220,7 +225,7 @@ class Orbit:
             fitting = 1.1 * radius / math.sin(narrow)
         distance = fitting if self.distance is None else self.distance
         size: dict[str, Any] = {"fov_degrees": view.fov_degrees, "width": view.width, "height": view.height}
-        with _by_options():
+        with _by_options(view):
             return [
                 Camera.orbit(center, distance, self.azimuth_degrees + angle, self.elevation_degrees, view.up, **size)
                 for angle in angles_degrees
@@ -243,7 +248,7 @@ class Saved:
         turns = [axis_angle_rotation(math.radians(angle) * up) for angle in angles_degrees]
         eyes = [target + turn @ (np.asarray(self.view.eye) - target) for turn in turns]
         size: dict[str, Any] = {"fov_degrees": view.fov_degrees, "width": view.width, "height": view.height}
-        with _by_options():
+        with _by_options(view):
             return [Camera.look_at(eye, target, up, **size) for eye in eyes]
 
 
@@ -256,7 +261,7 @@ class LookAt:
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
         """Returns the camera, which does not depend on the scene."""
-        with _by_options():
+        with _by_options(view):
             return Camera.look_at(
                 self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
             )

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.cautions import warn_of_radians
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera import Camera
@@ -59,10 +60,12 @@ class SceneView:
             background = None if stated is None else _numbers(stated, len(stated))
             if background is not None and not all(0.0 <= level <= 1.0 for level in background):
                 raise ValueError(f"expected a background of numbers from 0 to 1, got {stated}")
-            return SceneView(**vectors, fov_degrees=float(values["fov_degrees"]), background=background)
+            view = SceneView(**vectors, fov_degrees=float(values["fov_degrees"]), background=background)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             expected = 'expected "eye", "target" and "up", three numbers each, and "fov_degrees"'
             raise malformed(path, f"{expected}; remove or correct the file: {error!r}") from error
+        warn_of_radians(f"{path}: fov_degrees", view.fov_degrees)
+        return view
 
     def camera(self, width: int, height: int) -> Camera:
         """Returns the view as a pinhole camera.

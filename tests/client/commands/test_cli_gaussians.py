@@ -234,6 +234,17 @@ def test_radians_in_the_file_of_a_camera_are_said_to_be_there(render, scene):
     assert done.stderr.startswith("lumigrad: camera.json: fov_degrees: expected degrees, got 0.7; are they radians?")
 
 
+def test_radians_in_the_view_beside_a_scene_are_said_to_be_there(render, scene):
+    view = {"eye": [0, 0, -4], "target": [0, 0, 0], "up": [0, -1, 0], "fov_degrees": 0.7}
+    beside = scene.with_name("scene.view.json")
+    beside.write_text(json.dumps(view))
+    for camera in ((), ("--camera", "orbit 30,20"), ("--camera", "look-at 0,0,-4 0,0,0")):
+        done = render("-o", "small.png", *camera)
+        assert done.returncode == 0
+        assert done.stderr.startswith(f"lumigrad: {beside.name}: fov_degrees: expected degrees, got 0.7; are they r")
+        assert done.stderr.count("radians") == 1
+
+
 @pytest.mark.parametrize("output", ["turn", "one.png"])
 def test_pictures_per_second_are_refused_without_a_video(render, scene, output):
     done = render("-o", output, "--fps", "25")

@@ -20,7 +20,14 @@ from lumigrad.client.base.counts import counted
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
-from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results, say_weights
+from lumigrad.client.commands.fit_messages import (
+    check_photographs,
+    plan_text,
+    say_axes,
+    say_few_points,
+    say_results,
+    say_weights,
+)
 from lumigrad.client.commands.fit_options import GROWTH, add_recipe, check_begin, complete, usual
 from lumigrad.client.commands.options import FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import check_replaced, load
@@ -397,6 +404,7 @@ def _beginning(
         background=background,
         offset=offset,
     )
+    say_few_points(arguments, recipe, len(begin))
     return recipe, begin
 
 

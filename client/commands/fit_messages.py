@@ -24,6 +24,8 @@ from lumigrad.client.shell.exits import say
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
 # In many captures, some cameras look away from the subject.
 _MOST = 0.75
+# With three Gaussians for each of fewer initial points, hardly anything can be fitted.
+_FEW_POINTS = 100
 
 
 def check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:
@@ -59,6 +61,14 @@ def say_axes(arguments: argparse.Namespace, capture: Capture) -> None:
             "axes meet: perhaps their matrices have OpenCV's axes (y down, z forward), where transforms.json has "
             "OpenGL's (y up, z back), or map from the world to the camera; a capture from the inside may be right"
         )
+
+
+def say_few_points(arguments: argparse.Namespace, recipe: Recipe, count: int) -> None:
+    """Says on standard error how few Gaussians there may be by default if a data set has few initial points."""
+    is_usual = arguments.begin is None and arguments.strategy != "none" and "cap" not in arguments.given
+    if recipe.kind == "gaussians" and is_usual and count < _FEW_POINTS:
+        few = counted(count, "initial points")
+        say(f"{arguments.dataset} has {few}: the fit has at most {recipe.cap} Gaussians; --cap N allows more")
 
 
 def say_colours(scores: Scores, background: Background) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lumigrad.client import Camera
 from lumigrad.client.cli import main
-from lumigrad.client.commands.fit_messages import plan_text, say_axes, say_colours
+from lumigrad.client.commands.fit_messages import plan_text, say_axes, say_colours, say_few_points
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.cameras import looking_away
@@ -74,6 +74,26 @@ def test_the_plan_counts_masks_and_says_what_they_ignore(tmp_path: Path):
     mask[24:36] = 150
     Image.fromarray(mask).save(tmp_path / "masks" / "1.png")
     assert "; masks of 5 of 8 photographs: black or transparent is ignored, 25% of photo_1; background" in plan()
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "said"),
+    [
+        (5, {}, "has 5 initial points: the fit has at most 15 Gaussians; --cap N allows more"),
+        (5, {"given": {"cap"}}, ""),
+        (5, {"strategy": "none"}, ""),
+        (5, {"begin": Path("scene.ply")}, ""),
+        (150, {}, ""),
+    ],
+)
+def test_few_initial_points_are_told(
+    capsys: pytest.CaptureFixture[str], count: int, options: dict[str, Any], said: str
+):
+    usual = {"dataset": Path("folder"), "begin": None, "strategy": "mcmc", "given": set()}
+    say_few_points(argparse.Namespace(**{**usual, **options}), Recipe(cap=15), count)
+    assert capsys.readouterr().err == (f"lumigrad: folder {said}\n" if said else "")
+    say_few_points(argparse.Namespace(**usual), Recipe(kind="spheres"), count)
+    assert capsys.readouterr().err == ""
 
 
 def test_cameras_that_look_at_something_or_ahead_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

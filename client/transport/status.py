@@ -175,6 +175,8 @@ def _resource_exhausted(text: str, metadata: _Metadata, target: str) -> Lumigrad
 
 
 def _unavailable(text: str, metadata: _Metadata, target: str) -> LumigradError:
+    if details.find(metadata, error_details_pb2.RetryInfo) is not None:
+        return Unavailable(f"the worker at {target} cannot answer just now: {text}")
     for sign, advice in _HANDSHAKES.items():
         if sign in text:
             return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)

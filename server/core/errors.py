@@ -34,6 +34,10 @@ class SceneFilesError(Exception):
     why: str
 
 
+class SceneFilesBusyError(SceneFilesError):
+    """The files of a scene cannot be read just now; a retry can help."""
+
+
 @dataclass(eq=False)
 class BusyError(Exception):
     """Too little of a shared resource is left for the call.

@@ -120,9 +120,10 @@ def _gone(_: BaseException) -> Answer:
 
 
 _EXHAUSTED, _PRECONDITION = StatusCode.RESOURCE_EXHAUSTED, StatusCode.FAILED_PRECONDITION
-# Retry times: until other calls end, and until the client finds another worker.
+# Retry times: until other calls end, until the client finds another worker, and until a server of files answers.
 _MEMORY_SECONDS = 1.0
 _STOPPING_SECONDS = 0.1
+_FILES_SECONDS = 1.0
 _NO_MEMORY = "the worker has no memory for this call just now; try again later"
 _CONTEXT_LOST = "the forward state expired, was evicted or never existed on this worker; ask again"
 _LANE_LOST = "the call's lane of shared memory is not open here, or has no room; send the tensors with the stream"
@@ -144,6 +145,7 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     errors.OutOfRangeError: _violated(StatusCode.OUT_OF_RANGE, "out_of_range"),
     errors.ForbiddenError: _formatted(StatusCode.PERMISSION_DENIED, "forbidden", "{why}"),
     errors.SceneFilesError: _formatted(_PRECONDITION, "scene_files", "{why}"),
+    errors.SceneFilesBusyError: _formatted(StatusCode.UNAVAILABLE, "scene_files", "{why}", _FILES_SECONDS),
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,
     errors.DeviceMemoryError: _device_memory,

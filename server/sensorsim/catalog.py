@@ -25,7 +25,7 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core import logs
 from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.server.core.config import ConfigError
-from lumigrad.server.core.errors import SceneFilesError
+from lumigrad.server.core.errors import SceneFilesBusyError, SceneFilesError
 from lumigrad.server.core.limits import require
 from lumigrad.server.sensorsim.addresses import SCENE_ID, URL, manifest_at
 from lumigrad.server.storage.named import NamedScene, NamedScenes, is_address
@@ -66,7 +66,7 @@ class DriveScene:
         """Return the first and last + 1 Gaussian of each file in stored content."""
         counts = self._counts.get(content_hash)
         if counts is None:
-            raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")
+            raise SceneFilesBusyError(f"scene {self.scene_id}: its files have changed since they were read; try again")
         return list(pairwise(np.cumsum([0, *counts]).tolist()))
 
     def load(self, allocate: Allocate, _: Reserve) -> tuple[scene_pb2.Scene, PayloadReader]:

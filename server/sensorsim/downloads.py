@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import re
+import socket
 import tempfile
 import time
 import urllib.error
@@ -19,7 +20,7 @@ from lumigrad.protos.drive.manifest import GaussianFile, Manifest
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.server.core.config import ConfigError
-from lumigrad.server.core.errors import SceneFilesError
+from lumigrad.server.core.errors import SceneFilesBusyError, SceneFilesError
 from lumigrad.server.core.limits import require
 from lumigrad.server.sensorsim.addresses import SUFFIXES
 from lumigrad.server.sensorsim.catalog import DriveScene, gaussian_reader
@@ -36,6 +37,8 @@ _MOST_KNOWN = 1024
 _BLOCK_BYTES = 1 << 20
 # The longest wait for the next bytes, and for the whole file.
 _SILENCE_S, _LONGEST_S = 30.0, 1800.0
+# Answers of servers that may have the file a little later.
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
 class SceneDownloads:
@@ -108,7 +111,8 @@ class SceneDownloads:
             to.flush()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else error
-            raise SceneFilesError(f"{url[:_SHOWN]}: the worker cannot read it: {why}") from error
+            kind = SceneFilesBusyError if _is_passing(error) else SceneFilesError
+            raise kind(f"{url[:_SHOWN]}: the worker cannot read it: {why}") from error
         if found != digest:
             raise SceneFilesError(f"{url[:_SHOWN]}: expected a file with the SHA-256 digest {digest}, got {found}")
 
@@ -127,12 +131,23 @@ class SceneDownloads:
             if known > counted:
                 reserve(known - counted)
                 counted = known
+            if not block and size < announced:
+                raise ConnectionError(f"the connection ended after {size:,} of {announced:,} bytes")
             if not block:
                 return digest.hexdigest()
             if time.monotonic() > until:
                 raise TimeoutError(f"it takes more than {_LONGEST_S:g} s")
             digest.update(block)
             to.write(block)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether another attempt can read an address: its server is busy or away, or the connection broke."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code in _PASSING
+    why = error.reason if isinstance(error, urllib.error.URLError) else error
+    is_unknown = isinstance(why, socket.gaierror) and why.errno == socket.EAI_AGAIN
+    return is_unknown or isinstance(why, ConnectionError | TimeoutError | http.client.IncompleteRead)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -21,7 +21,7 @@ import pytest
 
 from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, LumigradError, ResourceExhausted
+from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, LumigradError, ResourceExhausted, Unavailable
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
@@ -64,6 +64,16 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         self.site.asked.append(self.path)
         moved = {"/scenes/near.ply": "/scenes/post.ply", "/scenes/far.ply": "/private/post.ply"}.get(self.path)
+        if self.path == "/scenes/busy.ply" and self.site.asked.count(self.path) % 2:
+            self.send_error(503)
+            return
+        if self.path == "/scenes/cut.ply" and self.site.asked.count(self.path) % 2:
+            content = (self.site.root / self.path[1:]).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[:-100])
+            return
         if self.path == "/scenes/slow.ply":
             assert self.site.may_answer.wait(60)
         if self.path in HALVES:
@@ -100,6 +110,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         post().save(folder / name / "post.ply")
     for path in HALVES:
         post(15_000).save(folder / path[1:])
+    for count, name in ((2, "busy"), (3, "cut")):
+        post(count).save(folder / "scenes" / f"{name}.ply")
     (folder / "scenes" / "broken.ply").write_bytes(b"ply\nnothing")
     (folder / "scenes" / "large.ply").write_bytes(bytes((1 << 20) + 1))
     identity = Authority(folder).sign("localhost")
@@ -232,6 +244,18 @@ def test_what_cannot_be_read_is_told(client: Client, site: Site) -> None:
         assert "/tmp" not in str(refused.value)
     with pytest.raises(InvalidArgument, match="name: expected an address that ends in #sha256="):
         client.put(f"{site.url}/scenes/post.ply")
+
+
+@pytest.mark.parametrize(("name", "why"), [("busy", "503"), ("cut", "the connection ended after")])
+def test_a_server_that_fails_for_a_moment_is_asked_again(client: Client, site: Site, name: str, why: str) -> None:
+    address, path = site.address(f"scenes/{name}.ply"), f"/scenes/{name}.ply"
+    site.asked.clear()
+    said = rf"cannot answer just now: https://localhost:\d+{path}: the worker cannot read it: {why}"
+    with Client(client.target, retry_s=0) as hasty, pytest.raises(Unavailable, match=said):
+        hasty.put(address)
+    site.asked.clear()
+    client.put(address)
+    assert site.asked == [path, path]
 
 
 def test_a_server_whose_certificate_nobody_vouches_for_is_not_trusted(site: Site) -> None:

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from grpc import StatusCode
 
 from lumigrad.protos.drive.manifest import Manifest, read_manifest
 from lumigrad.server.core.errors import InvalidArgumentError, SceneFilesError
+from lumigrad.server.rpc.status import answer_to
 from lumigrad.server.sensorsim import catalog
 from support.driving.scenes import street
 
@@ -50,3 +53,12 @@ def test_what_is_refused_is_not_remembered(tmp_path: Path, read: list[str]) -> N
         with pytest.raises(InvalidArgumentError, match="another folder"):
             scenes.admit(copy.file.as_uri(), "one")
     assert len(read) == 3
+
+
+def test_another_attempt_can_help_where_files_have_changed(tmp_path: Path) -> None:
+    scene = catalog.DriveScene(read_manifest(street(tmp_path, "one").file), lambda path: None)
+    with pytest.raises(SceneFilesError, match="its files have changed since they were read; try again") as changed:
+        scene.slices("another content")
+    answer = answer_to(changed.value, "id")
+    assert (answer.code, len(answer.details)) == (StatusCode.UNAVAILABLE, 1)
+    assert isinstance(answer.details[0], RetryInfo)

@@ -40,7 +40,7 @@ class Layout:
 
     def arrange(self, array: Array | torch.Tensor) -> torch.Tensor:
         """Converts the worker's [V, N, ...] to [.., C, N, ...], or to packed [M, ...]."""
-        values = torch.as_tensor(array)
+        values = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
         if self.visible is not None:
             return values.flatten(0, 1)[self.visible].to(self.device)
         return values.reshape(*self.shape, *values.shape[2:]).to(self.device)

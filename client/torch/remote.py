@@ -47,9 +47,10 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
     refuse_scene(name, value)
     try:
         refuse_masks(name, value)
-        # PyTorch warns about read-only arrays.
+        # PyTorch warns about read-only arrays, and moves tensors to the default device of the program.
         is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
-        tensor = torch.as_tensor(value.copy() if is_fixed else _stacked(value))
+        given = value.copy() if is_fixed else _stacked(value)
+        tensor = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
         if _has_tangent(tensor):
             raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
         if tensor.is_complex():
@@ -83,7 +84,7 @@ def _stacked(value: Any) -> Any:
         return parts
     # Numbers beside tensors keep their digits as float64.
     return torch.stack(
-        [p.cpu() if isinstance(p, torch.Tensor) else torch.tensor(p, dtype=torch.float64) for p in parts]
+        [p.cpu() if isinstance(p, torch.Tensor) else torch.tensor(p, dtype=torch.float64, device="cpu") for p in parts]
     )
 
 
@@ -297,5 +298,5 @@ class RemoteFunction(torch.autograd.Function):
 
 
 def _like(value: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    gradient = torch.as_tensor(value)
+    gradient = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
     return gradient if gradient.is_sparse else gradient.reshape(shape).to(dtype)

@@ -31,7 +31,7 @@ def surface_normals(depth: Tensor, cameras: Sequence[Camera]) -> Tensor:
     parameters = _parameters(cameras, depth)
     if depth.device.type != "cpu":
         return _normals(depth, *parameters)
-    normals = torch.empty((*depth.shape, 3), dtype=torch.float32)
+    normals = torch.empty((*depth.shape, 3), dtype=torch.float32, device="cpu")
     _native.training_surface_normals(**_arrays(depth, *parameters), normals=normals)
     return normals
 
@@ -48,7 +48,8 @@ class SurfaceGradient:
 def surface_backward(depth: Tensor, cameras: Sequence[Camera], gradient: Tensor) -> SurfaceGradient:
     """Backpropagates the gradient of the normals [V, H, W, 3] through `surface_normals`."""
     if depth.device.type == "cpu":
-        to_depth, sums = torch.empty_like(depth), torch.empty(len(depth), _native.SURFACE_SUMS, dtype=torch.float64)
+        to_depth = torch.empty_like(depth)
+        sums = torch.empty(len(depth), _native.SURFACE_SUMS, dtype=torch.float64, device="cpu")
         arrays = _arrays(depth, *_parameters(cameras, depth))
         _native.training_surface_backward(**arrays, d_normals=gradient.contiguous(), to_depth=to_depth, sums=sums)
         return SurfaceGradient(to_depth, sums[:, :9].view(-1, 3, 3), sums[:, 9:])
@@ -65,7 +66,7 @@ def _arrays(depth: Tensor, rotations: Tensor, intrinsics: Tensor) -> dict[str, T
 def _parameters(cameras: Sequence[Camera], like: Tensor) -> tuple[Tensor, Tensor]:
     sources = [camera.source for camera in cameras if isinstance(camera.source, OpenCVSource)]
     rotations = torch.stack([torch.from_numpy(source.rotation) for source in sources])
-    intrinsics = torch.tensor([source.intrinsics for source in sources], dtype=torch.float64)
+    intrinsics = torch.tensor([source.intrinsics for source in sources], dtype=torch.float64, device="cpu")
     return rotations.to(like), intrinsics.to(like)
 
 

@@ -81,7 +81,7 @@ def esdf_steps(
     settings = Settings(semantics=semantics, max_distance=max_distance)
     voxels = _Voxels.of(box_pose, dims, voxel_size, settings.exact)
     where = world.device or device or torch.device("cpu")
-    numbers = torch.tensor([environment], dtype=torch.int32).to(where)
+    numbers = torch.tensor([environment], dtype=torch.int32, device=where)
     name = "distance" if settings.exact else "cost"
     values = empty(voxels.counts, torch.float32, where)
     flat = values.view(-1)

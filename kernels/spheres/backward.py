@@ -105,7 +105,7 @@ def backward_steps(
     if arrays["to_camera"] is not None:
         sums = arrays["to_camera"].cpu().numpy()
         if "gamma" in wanted:
-            gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32)
+            gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32, device="cpu")
         if "cameras" in wanted:
             gradients.update(_cameras(state, sums))
     return Backward(gradients, arrays["touched"], times)

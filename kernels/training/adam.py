@@ -207,7 +207,9 @@ def prepare_adam(
         if parameter.raw.numel() > 0:
             groups[name] = _group(parameter, first_power)
     if not groups:
-        return PreparedStep((), torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), (), settings, None)
+        return PreparedStep(
+            (), torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64, device="cpu"), (), settings, None
+        )
     assert device is not None
     sums = torch.empty(len(groups), _native.ADAM_SUMS, dtype=torch.float64, device=device)
     engine = engine_for(device)

@@ -176,7 +176,7 @@ class Intermediates:
         absent = flat["depths"].new_zeros(0)
         flat = {name: flat.get(name, absent) for name in OUTPUTS}
         visible = self.layout.visible
-        rows = torch.arange(len(flat["depths"])) if visible is None else visible
+        rows = torch.arange(len(flat["depths"]), device="cpu") if visible is None else visible
         return Projected((rows // self.shape[-1]).to(self.device), **flat)
 
 

@@ -279,7 +279,10 @@ def _values(
         )  # fmt: skip
         names = ("means", "quats", "scales", "opacities", "viewmats", "Ks", "covars")
         # NumPy arrays are rendered, too, as constants.
-        passed = {name: None if given[name] is None else torch.as_tensor(given[name]) for name in names}
+        passed = {
+            name: it if it is None or isinstance(it, torch.Tensor) else torch.as_tensor(it, device="cpu")
+            for name, it in zip(names, map(given.get, names), strict=True)
+        }
         covars = passed.pop("covars")
         passed |= {"covars": None} if covars is None else {"covars": six_numbers(covars), "quats": None, "scales": None}
         compute = Jacobian(Snapshot(passed), film, radii)
@@ -322,7 +325,7 @@ def no_colors(means: torch.Tensor) -> torch.Tensor:
     """Returns placeholder colours, for outputs that do not depend on colours."""
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
-    return torch.zeros(*means.shape[:-1], 1)
+    return torch.zeros(*means.shape[:-1], 1, device="cpu")
 
 
 def picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:

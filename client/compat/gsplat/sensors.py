@@ -87,7 +87,9 @@ def intrinsics_of(given: Arguments) -> Any:
     """Returns Ks, or identities for a lidar, which has no intrinsics."""
     if given["Ks"] is not None or given["camera_model"] != "lidar" or given["viewmats"] is None:
         return given["Ks"]
-    return torch.eye(3, dtype=torch.float64).expand(*on_host("viewmats", given["viewmats"]).shape[:-2], 3, 3)
+    return torch.eye(3, dtype=torch.float64, device="cpu").expand(
+        *on_host("viewmats", given["viewmats"]).shape[:-2], 3, 3
+    )
 
 
 def sensors(

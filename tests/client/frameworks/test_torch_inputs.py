@@ -145,3 +145,31 @@ def test_one_number_is_the_background_of_all_channels(client: Client, operator: 
     for each in (number, channels):
         operator(background=each).square().sum().backward()
     torch.testing.assert_close(number.grad, channels.grad.sum())
+
+
+def test_the_default_device_of_a_program_changes_nothing() -> None:
+    """Tensors made on the device "meta" have no values, so that a call which makes one by default fails."""
+    shared = {**scene(), **SIZE}
+    lists = {"Ks": shared["Ks"].tolist(), "background": [0.1, torch.tensor(0.2), 0.3]}
+    ball = {"positions": shared["means"], "colors": shared["colors"], "radii": torch.full((COUNT,), 0.4), **SIZE}
+    ball |= {"cam_params": [0.0, 0, 0, 0, 0, 0, 1, 1], "gamma": 0.1, "max_depth": 9.0}
+    near = {"spheres": torch.rand(1, 2, 3, 4), "world": Cuboid((1, 1, 1)), "activation_distance": 0.5}
+    calls: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
+        (render_gaussians, "means", {**shared, **lists, "outputs": ("means2d", "expected_depth")}),
+        (render_gaussians_2d, "means", {**shared, "outputs": ("surface_normals",)}),
+        (render_spheres, "positions", ball),
+        (mesh_distance, "spheres", near),
+        (gsplat.rasterization, "means", {**shared, "render_mode": "RGB+ED"}),
+        (gsplat.rasterization, "means", {**shared, "render_mode": "D", "packed": False}),
+    ]
+    for function, name, given in calls:
+        found = []
+        for device in ("cpu", "meta"):
+            leaf = given[name].clone().requires_grad_()
+            with torch.device(device):
+                result = function(**{**given, name: leaf})
+                centres = result[2]["means2d"] if function is gsplat.rasterization else result[0]
+                (result[0].sum() + centres.sum()).backward()
+            found.append((result[0].detach(), leaf.grad))
+        for expected, actual in zip(*found, strict=True):
+            assert torch.equal(actual, expected), function

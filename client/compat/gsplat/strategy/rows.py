@@ -92,7 +92,7 @@ class Splats:
     @torch.no_grad()
     def reset_opacities(self, value: float) -> None:
         """Clamps opacities to at most `value`, after activation, and sets the state of their optimizer to 0."""
-        most = float(torch.logit(torch.tensor(value)))
+        most = float(torch.logit(torch.tensor(value, device="cpu")))
         self._change(lambda name, old: old.clamp(max=most), torch.zeros_like, names=("opacities",))
 
     @torch.no_grad()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.meshes import Instance, Settings, World
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.meshes import Instance, Mesh, Settings, World
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.meshes import shapes
@@ -238,6 +239,25 @@ def test_inputs_need_not_be_contiguous(mesh_engine: Engine) -> None:
     expected = mesh_engine.backward(state, dict.fromkeys(EVERY, upstream.contiguous()), ("spheres", "poses"))
     for name, gradient in mesh_engine.backward(other, given, ("spheres", "poses")).items():
         assert_relative(name, gradient, expected[name], 1e-6)
+
+
+@pytest.mark.parametrize("count", [4, 200])
+def test_fine_triangles_are_refused_like_small_meshes(count: int) -> None:
+    """A sheet of 2 micrometres, whose triangles may be lost in float32 although the sheet is not."""
+    places = np.arange(count * count).reshape(count, count)
+    corners = [places[:-1, :-1], places[:-1, 1:], places[1:, :-1], places[1:, 1:]]
+    faces = np.concatenate([np.stack([corners[k] for k in of], -1).reshape(-1, 3) for of in ((0, 1, 2), (2, 1, 3))])
+    across = np.linspace(0.0, 2e-6, count)
+    sheet = torch.from_numpy(np.stack([*np.meshgrid(across, across), np.zeros((count, count))], -1).reshape(-1, 3))
+    if count == 4:
+        assert Mesh.build(sheet, torch.from_numpy(faces)).report.area == pytest.approx(4e-12)
+        return
+    expected = r"^vertices: expected triangles of a mean size of at least 5e-08 m, got 7.1e-09 m; use larger units"
+    with pytest.raises(ArgumentError, match=expected):
+        Mesh.build(sheet, torch.from_numpy(faces))
+    large = Mesh.build(1e3 * sheet, torch.from_numpy(faces))
+    with pytest.raises(ArgumentError, match=expected):
+        large.moved(sheet)
 
 
 def test_many_instances_of_one_mesh(mesh_engine: Engine) -> None:

@@ -138,7 +138,7 @@ def test_each_layer_has_files_to_look_at(layer: str) -> None:
 def loaded_by(statement: str) -> set[str]:
     """Returns the top-level names of all modules that a statement loads into a fresh interpreter."""
     script = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

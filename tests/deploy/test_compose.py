@@ -28,7 +28,7 @@ def seconds(text: str) -> float:
 def test_the_file_follows_the_specification_of_compose() -> None:
     need_module("check_jsonschema", "check-jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -18,7 +18,7 @@ DOCUMENT = DEPLOY.parent / "docs" / "deployment.md"
 
 def promtool(*arguments: str, cwd: Path) -> None:
     program = need("promtool", "apt-get install prometheus")
-    done = subprocess.run([program, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([program, *arguments], cwd=cwd, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

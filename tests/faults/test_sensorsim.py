@@ -284,7 +284,7 @@ def test_a_broken_manifest_ends_the_start_once(tmp_path: Path) -> None:
     place = street(tmp_path)
     place.write(version=7)
     command = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", "--sensorsim", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == CONFIG_ERROR
     expected = f"lumigrad: error: --sensorsim: {place.file}: version: expected a whole number from 1 to 1, got 7\n"
     assert done.stderr == expected

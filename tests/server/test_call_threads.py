@@ -20,7 +20,7 @@ assert threads.answers(60)
 
 def test_threads_that_wait_are_not_searched_for() -> None:
     """The kernel keeps few of these threads in each of its lists, whatever the number of processors."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=250)
     slots = int(done.stdout)
     if slots < 0:
         pytest.skip("this kernel has lists for all processes together")

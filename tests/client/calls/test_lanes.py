@@ -331,7 +331,7 @@ assert np.array_equal(client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), n
 
 def test_a_forked_child_leaves_the_lane_to_its_parent(worker_process: WorkerProcess) -> None:
     command = [sys.executable, "-c", FORKED, worker_process.target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
 
 

@@ -37,7 +37,7 @@ def traced_worker() -> Iterator[tuple[WorkerProcess, Collector, str]]:
 def spans(traced_worker: tuple[WorkerProcess, Collector, str]) -> Collector:
     """All that a program and its worker have exported once the program has ended."""
     process, collector, url = traced_worker
-    done = subprocess.run([sys.executable, PROGRAM, process.target, url], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, PROGRAM, process.target, url], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     for name, count in ((RENDER, 11), (BACKWARD, 5)):
         collector.wait_for(name, count)
@@ -148,6 +148,6 @@ with Client({process.target!r}) as client:
 print("lumigrad.client.transport.spans" in sys.modules, "opentelemetry" in sys.modules)
 """
     before = len(collector.spans)
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250)
     assert said.stdout.split() == ["False", str(bool(imports))], said.stderr
     assert len(collector.spans) == before

@@ -62,7 +62,7 @@ def test_a_missing_package_is_named_with_its_extra(package: str, tmp_path: Path)
         "from lumigrad.client.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     said = f'lumigrad: error: {what} needs the package "{package}"; install it with: pip install "lumigrad[{extra}]"\n'
     assert (done.returncode, done.stderr) == (1, said)
 

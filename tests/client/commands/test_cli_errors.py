@@ -115,7 +115,7 @@ def elsewhere(line: str, folder: Path, targets: dict[str, str]) -> str:
         line = line.replace(f"{{{name}}}", target)
     if is_of_shell:
         script = ["bash", "-o", "pipefail", "-c", line]
-        done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=folder)
+        done = subprocess.run(script, capture_output=True, text=True, timeout=250, cwd=folder)
     else:
         done = lumigrad(*shlex.split(line)[1:], folder=folder)
     said = done.stderr
@@ -230,7 +230,7 @@ def test_a_traceback_is_shown_to_who_asks_for_it(folder: Path):
     for asked, count in (("0", 0), ("1", 1)):
         command = [LUMIGRAD, "render", "absent.ply", "-o", "out.png"]
         variables = {**environment(folder), "LUMIGRAD_DEBUG": asked}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=variables)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=folder, env=variables)
         assert done.returncode == exits.FAILED
         assert done.stderr.count("Traceback (most recent call last)") == count
         assert done.stderr.endswith("lumigrad: error: no such file: absent.ply\n")

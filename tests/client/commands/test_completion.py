@@ -40,7 +40,7 @@ def completed(script: Path, folder: Path, line: str) -> list[str]:
         'COMP_POINT=${#COMP_LINE}; entry=$(complete -p lumigrad); name=${entry##*-F }; ${name%% *} lumigrad "" ""; '
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=60, cwd=folder)
+    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=250, cwd=folder)
     assert done.returncode == 0, done.stderr
     return sorted(set(filter(None, (word.strip() for word in done.stdout.split("\n")))))
 

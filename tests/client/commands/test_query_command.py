@@ -47,7 +47,7 @@ def test_points_are_measured_and_shown_the_closest_first(query: Query, tmp_path:
 def test_a_shell_gets_the_same(worker_process: WorkerProcess, query: Query, tmp_path: Path):
     np.save(tmp_path / "spheres.npy", swing())
     command = [LUMIGRAD, "query", "box.obj", "--spheres", "spheres.npy", "--check", "--target", worker_process.target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=tmp_path)
     here = query("--check")
     assert (done.returncode, done.stdout, done.stderr) == (3, here.stdout, "")
 
@@ -59,7 +59,7 @@ def test_a_terminal_shows_collisions_in_red(worker_process: WorkerProcess, query
     command = [LUMIGRAD, "query", "box.obj", "--spheres", "spheres.npy", "--target", worker_process.target]
     with os.fdopen(master, "rb", buffering=0) as terminal:
         environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        subprocess.run(command, stdout=slave, timeout=120, cwd=tmp_path, env=environment, check=True)
+        subprocess.run(command, stdout=slave, timeout=250, cwd=tmp_path, env=environment, check=True)
         os.close(slave)
         shown = terminal.read(1 << 16).decode().splitlines()
     red = [line.startswith("\x1b[31m") and line.endswith("\x1b[0m") for line in shown]

@@ -298,7 +298,7 @@ def planned(goal: str, environment: Path, *assignments: str) -> str:
     command = ["make", "-f", "Makefile", "-n", goal, f"VENV={environment}", *assignments]
     # Variables of this run, such as its build flags, must not change the plan.
     variables = {name: value for name, value in os.environ.items() if name not in ("BUILD_FLAGS", "CUDA", "MAKEFLAGS")}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=variables)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False, env=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -78,7 +78,7 @@ def test_a_program_in_node(target: str, folder: Path) -> None:
     need("node", "npm")
     written(folder, "js", "first.js")
     install = "npm install --no-audit --no-fund --silent @grpc/grpc-js @grpc/proto-loader"
-    if subprocess.run(install.split(), cwd=folder, capture_output=True, timeout=120, check=False).returncode:
+    if subprocess.run(install.split(), cwd=folder, capture_output=True, timeout=250, check=False).returncode:
         pytest.skip("needs the npm registry for @grpc/grpc-js and @grpc/proto-loader")
     run(f"node first.js {target} first.png", folder)
     check_picture(folder / "first.png", target)

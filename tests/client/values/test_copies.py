@@ -165,7 +165,7 @@ for backward in (lambda: frame.backward(frame.color), lambda: found.backward(dis
         print(error)
 frame.release()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250)
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert lines[0] == f"{float(frame.color.sum())} (3,) 32"

@@ -68,7 +68,7 @@ def test_an_error_is_one_line_without_the_log_of_grpc() -> None:
     with worker("--device", "cpu") as process:
         for command in ("health", "info"):
             line = [LUMIGRAD, command, "--tls", "--target", process.target, "--timeout", "30"]
-            done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment)
+            done = subprocess.run(line, capture_output=True, text=True, timeout=250, env=environment)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1), done.stderr
             assert done.stderr.startswith(f"lumigrad: error: no connection to the worker at {process.target} (")
 
@@ -78,7 +78,9 @@ def test_the_client_does_not_pass_its_log_level_of_grpc_on() -> None:
     for level in (None, "INFO"):
         environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
         environment |= {} if level is None else {"GRPC_VERBOSITY": level}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=250
+        )
         assert done.stdout.strip() == str(level)
 
 

@@ -32,7 +32,7 @@ raise RuntimeError("the end")
 
 
 def lines(log_format: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", OTHERS, log_format], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", OTHERS, log_format], capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout) == (1, "")
     return done.stderr.splitlines()
 

@@ -171,7 +171,9 @@ def test_other_processes_write_between_the_blocks() -> None:
         "for _ in range(20):\n  with logs.together():\n    for n in range(200): logs.event(f'{fork > 0} ' * 30)\n"
         "if fork: os.wait()\nos._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=250, env=os.environ
+    )
     lines = done.stderr.splitlines()
     assert len(lines) == 8000
     assert all(line.count("True ") in (0, 30) and len(set(line.split("INFO ")[1].split())) == 1 for line in lines)

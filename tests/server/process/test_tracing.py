@@ -249,7 +249,7 @@ def test_a_protocol_that_nobody_speaks_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def said(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -59,7 +59,7 @@ def configuration(targets: Sequence[str], identity: Identity | None = None) -> d
 def validate(config: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs Envoy's validation of a configuration."""
     command = [binary(), "--mode", "validate", "-c", str(_written(config, folder))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
 
 
 class Envoy:

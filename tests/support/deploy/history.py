@@ -68,6 +68,6 @@ def run_with(site: Path, script: str, *arguments: str) -> str:
     path = os.pathsep.join((str(site), sysconfig.get_path("purelib")))
     environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-S", "-c", script, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout

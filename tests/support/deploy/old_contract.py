@@ -27,7 +27,7 @@ def services_of(protos: Path) -> list[Any]:
     files = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
     out = protos / "descriptors"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(protos), "--include_imports"]
-    subprocess.run([*command, f"--descriptor_set_out={out}", *files], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, f"--descriptor_set_out={out}", *files], check=True, capture_output=True, timeout=250)
     pool = descriptor_pool.DescriptorPool()
     described = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     for file in described.file:

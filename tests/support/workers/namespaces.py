@@ -117,4 +117,4 @@ def network() -> Iterator[Network]:
 
 def _run(*command: str, where: str = "") -> None:
     inside = ("ip", "netns", "exec", where) if where else ()
-    subprocess.run([*inside, *command], check=True, capture_output=True, text=True, timeout=60)
+    subprocess.run([*inside, *command], check=True, capture_output=True, text=True, timeout=250)

@@ -24,7 +24,7 @@ from lumigrad.client.shell.exits import say
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
 # In many captures, some cameras look away from the subject.
 _MOST = 0.75
-# With three Gaussians for each of fewer initial points, hardly anything can be fitted.
+# Fewer initial points, with three Gaussians for each, can hardly fit anything.
 _FEW_POINTS = 100
 
 

@@ -124,7 +124,7 @@ def _farthest(views: Sequence[View]) -> tuple[View, float] | None:
     places = np.array([view.camera.position for view in views], np.float64)
     distances = np.linalg.norm(places - np.median(places, axis=0), axis=1)
     near, index = float(np.quantile(distances, _SHARE_NEAR, method="higher")), int(distances.argmax())
-    # If nearly all are at one place, up to rounding errors, any other is far from it.
+    # Any other camera is far away if nearly all are at one place, up to rounding errors.
     is_one_place = near <= _ROUNDING * float(np.abs(places).max())
     if is_one_place or distances[index] <= _FAR * near:
         return None

@@ -62,7 +62,7 @@ class SphereSettings(RenderSettings):
         vars(self)["deterministic"] = truth("deterministic", self.deterministic)
         vars(self)["background"] = background_of(self.background)
         self._check_numbers()
-        # In messages, 0 stands for the worker's default.
+        # A gamma of 0 in a message stands for the worker's default.
         if not np.float32(self.gamma):
             raise InvalidArgument.of("gamma", f"expected a value in [1e-5, 1], got {self.gamma}")
         vars(self)["is_open"] = self.max_depth is None or type(self.background) is float

@@ -226,7 +226,7 @@ void pack(const UnpackedRows& from, int64_t count, int64_t row_words, uint32_t* 
 
 void unpack_rows(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to) {
   for (const RowBlock& rows : blocks) {
-    // An empty block may have no memory, and memcpy wants some.
+    // Blocks without rows may be null pointers, which memcpy must not get.
     if (rows.count == 0) continue;
     rows.packed != nullptr ? unpack(rows, begin, to) : copy(rows, begin, to);
     begin += rows.count;

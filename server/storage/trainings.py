@@ -366,15 +366,16 @@ class TrainingStore(Generic[S]):
         """Return the training that `found` returns, once its holder has released it; None if there is none."""
         until = time.monotonic() + _HANDOVER_SECONDS
         while not self._is_suspended and (training := found()) is not None:
+            call.check()
             if 0 < holder < training.holder_number:
                 raise TrainingHeldError(training.scene_id)
             if training.holder is None:
                 break
-            training.holder.cancel("the training was taken up by another call")
-            if time.monotonic() > until:
+            # A call whose connection broke may get here after the one that its client made instead.
+            if training.holder.times.created > call.times.created or time.monotonic() > until:
                 raise TrainingHeldError(training.scene_id)
+            training.holder.cancel("the training was taken up by another call")
             self._changed.wait(_LOOK_SECONDS)
-            call.check()
         if self._is_suspended:
             raise StoppingError
         return training

@@ -283,6 +283,22 @@ def test_a_start_that_is_repeated_finds_its_training(position: int, spooled: Wor
         far.close()
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_call_does_not_take_a_training_from_a_later_one(own: RawClient, is_known: bool) -> None:
+    """The start that a broken connection delayed arrives after the one that its client sent instead."""
+    delayed = RawTraining(own)
+    # The worker announces the call although it has no request yet.
+    assert delayed.call.initial_metadata()
+    start = start_of(own)
+    start.start_id = f"delayed {is_known}"
+    training = RawTraining(own, start)
+    started = training.started()
+    delayed.send(start=taken_up(started) if is_known else start)
+    assert detail(failure(delayed.reply), errors_pb2.TrainingHeld).scene_id == started.scene.scene_id
+    assert has_step(training, 0)
+    training.finish()
+
+
 def test_starts_at_once_with_one_id_begin_one_training(own: RawClient) -> None:
     start = start_of(own)
     start.start_id = "at once"

@@ -28,10 +28,12 @@ class RawTraining:
     # All instances, so that tests can close those that are still open.
     all: ClassVar[weakref.WeakSet[RawTraining]] = weakref.WeakSet()
 
-    def __init__(self, client: RawClient, start: training_pb2.TrainingStart, **options: Any) -> None:
+    def __init__(self, client: RawClient, start: training_pb2.TrainingStart | None = None, **options: Any) -> None:
+        """Begin the call, and send the start unless it is None."""
         self._requests: queue.SimpleQueue[training_pb2.TrainRequest | None] = queue.SimpleQueue()
         self.call = Stub(client.channel, TRAINING_SERVICE).Train(self._frames(), **{"timeout": SECONDS, **options})
-        self.send(start=start)
+        if start is not None:
+            self.send(start=start)
         self.all.add(self)
 
     def send(self, **kind: Any) -> None:

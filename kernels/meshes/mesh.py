@@ -272,7 +272,13 @@ class Mesh:
             return None
         with self._lock:
             refitted = self._given.refitted(engine, vertices)
-        return None if refitted is None else Mesh(refitted[0], self.device, refitted[1])
+        if refitted is None:
+            return None
+        mesh = Mesh(refitted[0], self.device, refitted[1])
+        # The host refuses vertices that are too close together.
+        report = mesh.report
+        is_small = max(np.subtract(report.high, report.low)) < _LEAST_EXTENT or _mean_size(report) < _LEAST_SIZE
+        return None if is_small else mesh
 
     def _on(self, given: torch.device) -> Mesh:
         """Return this mesh, with its trees on its device if the tensors were given there."""
@@ -365,9 +371,14 @@ def _checked_vertices(vertices: torch.Tensor) -> np.ndarray:
     return host
 
 
+def _mean_size(report: Report) -> float:
+    """Return the root of the mean area of the triangles, metres."""
+    return math.sqrt(report.area / report.faces)
+
+
 def _check_size(host: Any) -> None:
     """Checks the mean size of the triangles of a `MeshTree`."""
-    size = math.sqrt(host.report["area"] / host.report["faces"])
+    size = _mean_size(Report.of(host.report))
     if size < _LEAST_SIZE:
         expected = f"triangles of a mean size of at least {_LEAST_SIZE:g} m"
         raise ArgumentError("vertices", expected, f"{size:.2g} m; use larger units")

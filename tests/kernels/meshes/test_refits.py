@@ -257,6 +257,21 @@ def test_a_mesh_that_comes_to_enclose_points_twice_gets_winding_numbers(device: 
     assert_image(searched(device, back, closer)["distance"], searched(device, mesh, closer)["distance"], 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "expected"),
+    [
+        (shapes.box(), 5e-7, "an extent of at least 1e-06 m"),
+        (shapes.torus(200, 100), 1.5e-6, "triangles of a mean size of at least 5e-08 m"),
+    ],
+)
+def test_vertices_too_close_together_are_refused(shape: MeshShape, size: float, expected: str, device: Device) -> None:
+    mesh = ready(device, shape)
+    size /= float(np.ptp(shape.vertices, axis=0).max())
+    with pytest.raises(ArgumentError, match=f"^vertices: expected {expected}"):
+        moved(device, mesh, shape.moved(size * shape.vertices))
+    assert moved(device, mesh, shape.moved(100 * size * shape.vertices)).report.closed
+
+
 @pytest.mark.parametrize("shape", [shapes.open_box(), shapes.join(shapes.box(), shapes.moved(shapes.box(), (5, 0, 0)))])
 def test_other_meshes_are_refitted_by_the_host(shape: MeshShape, device: Device, on_host: list[Any]) -> None:
     there = bent(shape, 0.05)

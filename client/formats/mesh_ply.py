@@ -91,7 +91,7 @@ class _Text:
                     values = self._take(count)
                     if kind in names:
                         found[names.index(kind)].append(np.array(values, np.float64))
-            return tuple(map(_even, found))
+            return _columns(element, names, found)
         except EOFError:
             raise _short(self._header, element) from None
         except ValueError as error:
@@ -160,7 +160,7 @@ class _Binary:
             for name, values in zip(names, found, strict=True):
                 values.append(row[name])
             self._at = row[""]
-        return tuple(found)
+        return _columns(element, names, found)
 
     def _walk(self, element: PlyElement, count: int) -> Iterator[dict[str, Any]]:
         """Yields rows one by one; the key "" holds the offset where each ends."""
@@ -185,6 +185,11 @@ class _Binary:
         return np.frombuffer(self._bytes, dtype, count, at)
 
 
-def _even(rows: list[Any]) -> Any:
-    """Returns lists as one array if they are equally long."""
-    return np.array(rows) if len({len(row) for row in rows}) == 1 else rows
+def _columns(element: PlyElement, names: tuple[str, ...], found: list[list[Any]]) -> tuple[Any, ...]:
+    """Returns each property of all rows: numbers as an array, lists as an array if they are equally long."""
+    return tuple(
+        (np.array(rows) if len({len(row) for row in rows}) == 1 else rows)
+        if name in element.lists
+        else np.array(rows).reshape(-1)
+        for name, rows in zip(names, found, strict=True)
+    )

@@ -268,6 +268,22 @@ def test_triangles_of_ply_files_keep_their_order(kind: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(loaded.vertices, np.float32(vertices))
 
 
+@pytest.mark.parametrize("counts", [(2, 0, 1), (1, 1, 1)])
+@pytest.mark.parametrize("kind", ["ascii", "binary_little_endian", "binary_big_endian"])
+def test_vertices_of_ply_files_may_have_lists(kind: str, counts: tuple[int, ...], tmp_path: Path) -> None:
+    vertices = [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 2.0, 0.0)]
+    whole = ply(kind, [[0, 1, 2]], vertices).replace(
+        b"property uchar red\n", b"property uchar red\nproperty list uchar uchar faces\n"
+    )
+    header, _, body = whole.partition(b"end_header\n")
+    rows = body.split(b"\n")[:3] if kind == "ascii" else [body[13 * row : 13 * row + 13] for row in range(3)]
+    listed, rest = b"end_header\n", body[sum(len(row) + (kind == "ascii") for row in rows) :]
+    for row, count in zip(rows, counts, strict=True):
+        listed += row + (f" {count}{' 0' * count}\n".encode() if kind == "ascii" else bytes([count]) + bytes(count))
+    (tmp_path / "part.ply").write_bytes(header + listed + rest)
+    np.testing.assert_array_equal(Mesh.load(tmp_path / "part.ply").vertices, np.float32(vertices))
+
+
 @pytest.mark.parametrize("kind", ["ascii", "binary_little_endian"])
 def test_ply_files_that_are_wrong_say_what_is(kind: str, tmp_path: Path) -> None:
     faces, vertices = prism_faces(0)

@@ -147,7 +147,7 @@ def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
     Raises:
         InvalidArgument: more triangles follow, or another solid.
     """
-    if len(content) < _STL_HEADER or b"facet" in content[:_STL_TEXT]:
+    if len(content) < _STL_HEADER:
         return content
     count, end = _stl_end(content)
     if count == 0 or end >= len(content):

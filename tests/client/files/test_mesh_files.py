@@ -315,6 +315,14 @@ def test_what_follows_the_triangles_of_a_binary_stl_is_left_out(tmp_path: Path) 
         assert len(Mesh.load(tmp_path / "longer.stl")) == len(Mesh.load(tmp_path / "torus.stl"))
 
 
+def test_headers_of_binary_stl_may_speak_of_facets(tmp_path: Path) -> None:
+    torus().save(tmp_path / "torus.stl")
+    triangles = (tmp_path / "torus.stl").read_bytes()[80:]
+    for rest in (b"", bytes(7), b"made by a scanner\n"):
+        (tmp_path / "named.stl").write_bytes(b"solid of 3072 facets".ljust(80) + triangles + rest)
+        assert len(Mesh.load(tmp_path / "named.stl")) == len(Mesh.load(tmp_path / "torus.stl"))
+
+
 @pytest.mark.parametrize("second", ["triangles", "solid"])
 def test_triangles_behind_those_that_a_binary_stl_counts_are_not_left_out(tmp_path: Path, second: str) -> None:
     torus().save(tmp_path / "torus.stl")

@@ -10,6 +10,8 @@ from lumigrad.client.base.arrays import Float64
 
 Corners = tuple[int, ...]
 _Plane = list[tuple[float, float]]
+# Rounding errors of areas, as a part of the square of a polygon's size.
+_ROUNDING = 1e-12
 
 
 def triangles_of(corners: Corners, positions: Float64) -> list[Corners]:
@@ -20,10 +22,13 @@ def triangles_of(corners: Corners, positions: Float64) -> list[Corners]:
     left = list(range(len(corners)))
     if all(_turn(plane, left, at) >= 0 for at in left):
         return [(corners[0], corners[at], corners[at + 1]) for at in range(1, len(corners) - 1)]
+    rounding = _ROUNDING * max(abs(x) + abs(y) for x, y in plane) ** 2
     triangles = []
     while len(left) > 3:
-        # Self-intersecting polygons may have no ear.
-        ear = next((at for at in range(len(left)) if _is_ear(plane, left, at)), 0)
+        # Corners on an edge of a triangle are beside it or inside, as they are rounded. Self-intersecting polygons may
+        # have no ear.
+        ears = (at for least in (-rounding, rounding) for at in range(len(left)) if _is_ear(plane, left, at, least))
+        ear = next(ears, 0)
         triangles.append(tuple(corners[left[(ear + step) % len(left)]] for step in (-1, 0, 1)))
         del left[ear]
     return [*triangles, tuple(corners[at] for at in left)]
@@ -45,13 +50,16 @@ def _turn(plane: _Plane, left: Sequence[int], at: int) -> float:
     return _area(*(plane[left[(at + step) % len(left)]] for step in (-1, 0, 1)))
 
 
-def _is_ear(plane: _Plane, left: Sequence[int], at: int) -> bool:
-    """Whether the triangle at a corner is an ear; corners at equal places belong to a cut to a hole."""
+def _is_ear(plane: _Plane, left: Sequence[int], at: int, least: float) -> bool:
+    """Whether the triangle at a corner is an ear, with no other corner whose areas are all `least` or more.
+
+    Corners at equal places belong to a cut to a hole.
+    """
     a, b, c = (plane[left[(at + step) % len(left)]] for step in (-1, 0, 1))
-    if _area(a, b, c) <= 0:
+    if _area(a, b, c) <= abs(least):
         return False
     others = (plane[index] for index in left if plane[index] not in (a, b, c))
-    return not any(min(_area(a, b, p), _area(b, c, p), _area(c, a, p)) >= 0 for p in others)
+    return not any(min(_area(a, b, p), _area(b, c, p), _area(c, a, p)) >= least for p in others)
 
 
 def _area(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import trimesh
 
 from lumigrad.client import InvalidArgument, Mesh
 from support.meshes import shapes as mesh_shapes
+from support.rotations import rotation
 
 FORMATS = ("stl", "obj", "ply", "glb")
 
@@ -111,6 +113,22 @@ def test_polygons_that_are_not_convex_do_not_fold(first: int, turned: bool, tmp_
         up = 1 if turned else 2
         # Triangles that fold would cover more than the outline.
         assert np.abs(normals[:, up]).sum() / 2 == pytest.approx(2 * area, abs=1e-5)
+
+
+def test_cuts_to_holes_in_line_with_other_corners_do_not_fold(tmp_path: Path) -> None:
+    frame = np.array([(0, 0), (4, 0), (4, 4), (0, 4), (0, 0), (1, 1), (1, 2), (2, 2), (2, 1), (1, 1)], np.float64)
+    # Rotations by which rounding puts corners on the wrong side of a line.
+    turns = [rotation(np.random.default_rng(seed).normal(size=4))[:, :2].T for seed in (185, 200, 393)]
+    lines = []
+    for first, step, turn in itertools.product(range(10), (1, -1), turns):
+        lines += [f"v {x!r} {y!r} {z!r}" for x, y, z in (np.roll(frame, first, axis=0)[::step] @ turn).tolist()]
+        lines.append("f -10 -9 -8 -7 -6 -5 -4 -3 -2 -1")
+    (tmp_path / "frames.obj").write_text("\n".join(lines))
+    loaded = Mesh.load(tmp_path / "frames.obj")
+    corners = loaded.vertices[loaded.faces].astype(np.float64)
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    areas = np.linalg.norm(normals, axis=1).reshape(-1, 8).sum(1) / 2
+    np.testing.assert_allclose(areas, 15.0, atol=1e-4)
 
 
 def test_a_byte_order_mark_does_not_hide_the_first_vertex(tmp_path: Path) -> None:

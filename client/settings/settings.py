@@ -111,7 +111,8 @@ def backgrounds_of(value: Any) -> float | tuple[float, ...] | tuple[tuple[float,
     channels = _background(value)
     if isinstance(channels, float):
         return channels
-    rows = channels.squeeze()
+    # Columns [C, 1] are rows of one channel, not the channels of one row.
+    rows = channels.squeeze() if channels.ndim != 2 or len(channels) == 1 else channels
     if rows.ndim > 2:
         raise InvalidArgument.of("background", f"expected [D] or [C, D], got shape {list(channels.shape)}")
     return tuple(map(tuple, rows.tolist())) if rows.ndim == 2 else tuple(rows.ravel().tolist())

@@ -193,7 +193,13 @@ def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> Non
 
 def test_backgrounds_of_cameras_have_a_row_for_each() -> None:
     client, both = Recorder("localhost:1"), np.linspace(0, 1, 6).reshape(2, 3)
-    for background, cameras, shapes in ((both.T, 2, ([2, 3], [3, 2])), (both, 3, ([3, 3], [2, 3]))):
+    column = np.linspace(0, 1, 3).reshape(3, 1)
+    for background, cameras, shapes in (
+        (both.T, 2, ([2, 3], [3, 2])),
+        (both, 3, ([3, 3], [2, 3])),
+        (column, 3, ([3, 3], [3, 1])),
+        (column, 1, ([1, 3], [3, 1])),
+    ):
         expected = re.escape(f"background: expected shape {shapes[0]}, a row for each camera, got {shapes[1]}")
         for settings in ({"background": background}, {"settings": GaussianSettings(background=background), "near": 1}):
             with pytest.raises(InvalidArgument, match=f"^{expected}"):

@@ -122,10 +122,11 @@ def _farthest(views: Sequence[View]) -> tuple[View, float] | None:
     if not views:
         return None
     places = np.array([view.camera.position for view in views], np.float64)
-    distances = np.linalg.norm(places - np.median(places, axis=0), axis=1)
+    middle = np.median(places, axis=0)
+    distances = np.linalg.norm(places - middle, axis=1)
     near, index = float(np.quantile(distances, _SHARE_NEAR, method="higher")), int(distances.argmax())
     # Any other camera is far away if nearly all are at one place, up to rounding errors.
-    is_one_place = near <= _ROUNDING * float(np.abs(places).max())
+    is_one_place = near <= _ROUNDING * max(float(np.abs(middle).max()), _ROUNDING * float(distances[index]))
     if is_one_place or distances[index] <= _FAR * near:
         return None
     return views[index], float(distances[index]) / near

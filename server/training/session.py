@@ -120,6 +120,7 @@ class Session:
         require(not (asked.own_loss and asked.pace), "step.pace", "0 with own_loss", asked.pace)
         steps, chosen = self._views(asked)
         if asked.own_loss:
+            state.keep_pace(1.0)
             yield from self._own_loss(request, steps[0], chosen)
             return
         self._require_none_pending("step.own_loss")

@@ -67,6 +67,15 @@ def test_gradients_of_gaussians_that_are_gone_are_discarded(client: Client) -> N
     assert [step.discarded for step in done] == [False, False, False, True, False]
 
 
+def test_steps_of_one_s_own_loss_do_not_keep_the_pace_before(client: Client) -> None:
+    density = Mcmc(cap=COUNT + 100, start=0, every=4)
+    given = {"rates": RATES, "density": density}
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), **given) as trainer:
+        done = [*trainer.steps(3, pace=2)]
+        done += [batch.apply(color=np.ones_like(batch.color)).result() for batch in trainer.batches(6)]
+    assert [step.number for step in done if step.density] == [2, 4, 8]
+
+
 @pytest.mark.parametrize("kind", ["gaussians", "spheres"])
 def test_cameras_find_back_to_where_the_pictures_were_taken(kind: str, client: Client) -> None:
     settings = {} if kind == "gaussians" else {"gamma": 0.05, "max_depth": 8.0, "min_depth": 0.5}

@@ -427,9 +427,10 @@ def _primitive(arguments: argparse.Namespace, begin: Gaussians | Spheres, captur
             found = "surfels" if is_flat else "volumes"
             raise InvalidArgument.of("begin", f"expected a file of {arguments.primitive}, got {found}")
     lenses = [view.name for view in capture.views if not _is_plain_pinhole(view.camera)]
-    if is_flat and lenses:
-        text = f"surfels need pinholes without distortion, and {lenses[0]} has another lens; undistort the photographs"
-        raise InvalidArgument.of("primitive", f"{text} (colmap image_undistorter), and leave --refine-lenses out")
+    if lenses and (is_flat or isinstance(begin, Spheres)):
+        name, noun = ("primitive", "surfels") if is_flat else ("kind", "spheres")
+        text = f"{noun} need pinholes without distortion, and {lenses[0]} has another lens; undistort the photographs"
+        raise InvalidArgument.of(name, f"{text} (colmap image_undistorter), and leave --refine-lenses out")
     return "surfel" if is_flat else "volume"
 
 

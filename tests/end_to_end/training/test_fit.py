@@ -449,7 +449,7 @@ def test_options_that_do_not_apply_are_refused(capture: Path, tmp_path: Path, ru
         (("--kind", "spheres", "--sh-degree", "0"), "--sh-degree: belongs to Gaussians, but spheres are fitted"),
         (("--kind", "spheres", "--strategy", "mcmc"), "--strategy: belongs to Gaussians, but spheres are fitted"),
         (("--kind", "spheres", "--cap", "9"), "--cap: belongs to Gaussians, but spheres are fitted"),
-        (("--kind", "spheres", "--refine-lenses"), "--kind: spheres need pinholes without distortion, and .* has anoth"),
+        (("--kind", "spheres", "--refine-lenses"), "--kind: spheres need pinholes without distortion, and .* has an"),
     ):
         done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
         assert done.returncode == 2 and re.search(text, done.stderr), done.stderr

@@ -21,6 +21,8 @@ fleet = require_ray("lumigrad.ray")
 ray = require_ray("ray")
 
 WAIT_S = 240.0
+# Each start of a worker may take that long.
+pytestmark = pytest.mark.timeout(5 * WAIT_S)
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=640, height=480)
 
 

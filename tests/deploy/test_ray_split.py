@@ -29,6 +29,8 @@ ray = require_ray("ray")
 bands = require_ray("lumigrad.ray.bands")
 
 WAIT_S = 240.0
+# Each start of a worker may take that long.
+pytestmark = pytest.mark.timeout(5 * WAIT_S)
 # 149 rows are ten rows of tiles for three workers; the last row is not whole.
 WIDTH, HEIGHT = 90, 149
 DISTORTION = (-0.12, 0.05, 0.004, -0.003)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isqrt
 from typing import Any
@@ -110,6 +110,7 @@ class TrainingPlan:
             _check_gaussians(message, shapes, field)
         known = [part for name in shapes for part in parameters_of(name)]
         color = "sh" if "sh" in shapes else "colors"
+        _check_background(getattr(message, kind).background, shapes[color][-1], f"{field}.{kind}.background")
         optimizer = Optimizer.of(message.optimizer, [*known, *OF_CAMERAS, EXPOSURES], f"{field}.optimizer")
         if EXPOSURES in optimizer.rates:
             channels = shapes[color][-1]
@@ -165,6 +166,12 @@ def _check_pool(
     decays = optimizer.visible_only or beta1**2 <= _LARGEST_DECAY * beta2
     limit = f"at most the root of {_LARGEST_DECAY} beta2 with pool_bytes and without visible_only"
     require(decays, f"{field}.optimizer.beta1", limit, beta1)
+
+
+def _check_background(background: Sequence[float], channels: int, field: str) -> None:
+    """Refuse backgrounds of single cameras: a step would give them to its views in their order."""
+    limit = f"{channels} values, one per channel, or none: it is the same for all views"
+    require(len(background) in (0, channels), field, limit, len(background))
 
 
 def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: str) -> None:

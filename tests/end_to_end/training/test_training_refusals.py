@@ -278,6 +278,11 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
         ),
         ({"target_images": [None, "b.png"]}, "color: expected at least one of color, mask and depth, got none"),
         ({"target_images": None, "loss": Loss()}, "loss: expected target_images with it, .* or leave it out"),
+        (
+            {"background": np.zeros((2, 3))},
+            "^background: expected 3 values, one per channel, or none: .* all views, got 6",
+        ),
+        ({"background": [0.0] * 4}, "^background: expected 3 values, one per channel, or none: .* all views, got 4"),
     ],
 )
 def test_arguments_of_another_kind_are_named(client: Client, arguments: dict[str, Any], text: str) -> None:

@@ -89,6 +89,8 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
         (["--transit-mib", "2047"], "--transit-mib: expected at least twice --max-payload-mib = 1024"),
         (["--max-payload-mib", "8192"], "--scene-mib: expected at least --max-payload-mib = 8192"),
         (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
+        (["--drain-seconds", "inf"], "--drain-seconds: expected at most 1000000000 s, got inf"),
+        (["--lame-duck-seconds", "1e10"], "--lame-duck-seconds: expected at most 1000000000 s, got 10000000000.0"),
         (["--scene-files", "/nowhere"], "lumigrad: error: --scene-files: expected a folder, got /nowhere"),
         (["--scene-urls", "http://a/b"], "lumigrad: error: --scene-urls: expected https://HOST/FOLDER, several"),
         (["--log-format", "xml"], "--log-format: expected one of plain, json, got xml"),

@@ -73,7 +73,11 @@ class CallThreads:
         _spread_waiting_threads(count)
         everybody = threading.Barrier(count + 1)
         for number in range(count):
-            threading.Thread(target=self._answer, args=(everybody,), name=f"call_{number}", daemon=True).start()
+            thread = threading.Thread(target=self._answer, args=(everybody,), name=f"call_{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                raise _too_few(number, count) from None
         everybody.wait()
 
     @property
@@ -107,6 +111,14 @@ class CallThreads:
                 else:
                     self._idle.append(mine)
             mine.get().run()
+
+
+def _too_few(number: int, count: int) -> ConfigError:
+    return ConfigError(
+        f"--queue-size, --max-streams and --max-trainings need {count} threads for calls, but the system allows only "
+        f"{number} of them; lower these options, or raise the limit of threads (of the container, the service's "
+        "TasksMax, or ulimit -u)"
+    )
 
 
 # prctl(2) of Linux 6.16 and later: the number of lists in which the kernel keeps the waiting threads of a process.

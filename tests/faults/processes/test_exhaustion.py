@@ -18,6 +18,7 @@ from lumigrad.client import Client, DeadlineExceeded, Unavailable
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers.client_load import CAMERA, cloud
 from support.workers.faults import faulty_worker
+from support.workers.forks import ForkedProcess
 from support.workers.worker import WorkerProcess, worker
 
 
@@ -98,6 +99,27 @@ def test_without_threads_every_call_is_answered(tmp_path: Path) -> None:
         assert process.metric("lumigrad_worker_restarts_total") == 0
         for client in clients:
             client.close()
+
+
+_FEW_THREADS = """
+import threading
+start = threading.Thread.start
+def limited(thread):
+    if thread.name == "call_100":
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = limited
+"""
+
+
+def test_too_few_threads_at_the_start_are_no_fault_of_the_device() -> None:
+    options = ["serve", "--device", "cpu", "--port", "0", "--metrics-port", "0"]
+    process = ForkedProcess(options, before=[_FEW_THREADS])
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2
+    text = "--queue-size, --max-streams and --max-trainings need 264 threads for calls, but the system allows only 100"
+    assert text in log
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize(

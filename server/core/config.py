@@ -133,6 +133,8 @@ class Config:
             name, value = option.name, getattr(self, option.name)
             if isinstance(value, float):
                 _check(not value > _LONGEST_SECONDS, name, f"at most {_LONGEST_SECONDS:.0f} s", value)
+            elif isinstance(value, int):
+                _check(value <= _LARGEST, name, f"at most {_LARGEST}", value)
             if name in _PORTS:
                 _check(0 <= value < 1 << 16, name, "0 to 65535", value)
             elif name in _TIMES:
@@ -283,6 +285,8 @@ class Config:
 _PORTS = ("port", "metrics_port")
 # Longer waits overflow the system's clocks. This is 31 years.
 _LONGEST_SECONDS = 1e9
+# Numbers are counted in bytes with 64 bits.
+_LARGEST = 1 << 40
 _TIMES = ("max_device_seconds", "lame_duck_seconds", "drain_seconds")
 # Sizes that may be 0, which means a default or "disabled".
 _SIZES = ("lane_mib", "device_memory_mib")

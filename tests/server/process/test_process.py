@@ -91,6 +91,7 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
         (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
         (["--drain-seconds", "inf"], "--drain-seconds: expected at most 1000000000 s, got inf"),
         (["--lame-duck-seconds", "1e10"], "--lame-duck-seconds: expected at most 1000000000 s, got 10000000000.0"),
+        (["--training-mib", "9000000000000"], "--training-mib: expected at most 1099511627776, got 9000000000000"),
         (["--scene-files", "/nowhere"], "lumigrad: error: --scene-files: expected a folder, got /nowhere"),
         (["--scene-urls", "http://a/b"], "lumigrad: error: --scene-urls: expected https://HOST/FOLDER, several"),
         (["--log-format", "xml"], "--log-format: expected one of plain, json, got xml"),

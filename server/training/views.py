@@ -193,7 +193,7 @@ def _check_poses(camera: camera_pb2.Camera, field: str) -> None:
 
 
 def _target_image(message: training_pb2.TrainingView, runtime: Runtime, call: Call, field: str) -> Content:
-    stored = stored_content(runtime, call, message.target)
+    stored = stored_content(runtime, call, message.target, counts=False)
     if stored is None:
         raise SceneNotFoundError(message.target)
     require(stored.kind == KIND, f"{field}.target", "the content hash of a target image", stored.kind)

@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, InvalidArgument, Loss, Mcmc, Rate, TargetImage
+from lumigrad.client import (
+    AdaptiveDensity,
+    Camera,
+    Client,
+    Gaussians,
+    InvalidArgument,
+    Loss,
+    Mcmc,
+    Rate,
+    SceneNotFound,
+    TargetImage,
+)
+from lumigrad.client.calls.scenes import stored
 from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 
 LESSON: Lesson = gaussian_lesson()
@@ -225,6 +237,18 @@ def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
         InvalidArgument, match=r"^target_images\[0\]: expected the handle of a target image, got one of gaussians$"
     ):
         client.trainer(LESSON.scene, LESSON.cameras[:1], [client.put(LESSON.scene)])
+
+
+def test_a_training_puts_none_of_its_target_images(client: Client) -> None:
+    size = LESSON.cameras[0].height, LESSON.cameras[0].width
+    with (
+        stored(client, TargetImage(np.full((*size, 3), 77, np.uint8))) as handle,
+        client.trainer(LESSON.scene, LESSON.cameras[:1], [handle], rates=RATES) as trainer,
+    ):
+        trainer.step()
+    # A scene that is put once, and taken back once, is gone.
+    with pytest.raises(SceneNotFound):
+        client.get(handle.scene_id)
 
 
 def test_some_images_come_along(client: Client) -> None:

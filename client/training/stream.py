@@ -248,7 +248,8 @@ class TrainingStream:
                 self._resume(error)
                 continue
             except ResourceExhausted as error:
-                backoff.after(error)
+                if not backoff.after(error):
+                    raise
                 self._resume(error)
                 continue
             except (Unavailable, Cancelled) as error:

@@ -52,55 +52,68 @@ class Backoff:
         self._refusal: ResourceExhausted | None = None
         self._tried_again = 0.0
 
-    def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next attempt; raises `error`, which ended the last attempt, if there is no next one.
+    def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> bool:
+        """Waits until the next attempt; returns False if there is none: `error`, which ended the last one, is final.
 
         Does not wait if another worker has not failed yet (`has_others`), since the next attempt goes to that worker.
+        Frames that raised `error` would refer to it, and keep it with all that it has passed until the garbage
+        collector runs.
         """
         if isinstance(error, ResourceExhausted):
-            self._wait_for_room(error)
-            return
+            return self._wait_for_room(error)
         if isinstance(error, Cancelled):
             is_lasting = not error.is_foreign
         else:
             self._lost += error.was_begun
             is_lasting = error.is_lasting or self._lost == _MOST_LOST
         if is_lasting:
-            raise error
+            return False
         if has_others():
             self._call.trace.note_retry(0.0)
             self._call.remaining_s()
             _log.info("a call goes to another worker: %s", str(error))
-            return
+            return True
         # The failed attempt may have taken long before its worker was lost; only the search for a worker counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
         # The pause is random so that clients that lost the same worker do not all retry at the same moment.
-        self._pause(self._delay * _random.uniform(0.5, 1.0), error)
+        return self._pause(self._delay * _random.uniform(0.5, 1.0), error)
 
-    def _wait_for_room(self, error: ResourceExhausted) -> None:
+    def _wait_for_room(self, error: ResourceExhausted) -> bool:
         # A client without retries does not wait for a worker's queue either.
         if error.retry_after_s is None or not self._retry_s:
-            raise error
+            return False
         # A worker answers, so the search for one is over and so is its time limit.
         self._give_up = math.inf
         # The pause is random so that clients that were refused together do not return together. It grows because each
         # attempt may upload its scene.
-        self._pause(max(error.retry_after_s, self._delay) * _random.uniform(1.0, 1.5), error)
+        if not self._pause(max(error.retry_after_s, self._delay) * _random.uniform(1.0, 1.5), error):
+            return False
         self._refusal, self._tried_again = error, time.monotonic()
+        return True
 
     def check_late(self, late: DeadlineExceeded) -> None:
         """Raises the worker's refusal in place of `late` if refusals took most of the call's time-out."""
-        if self._refusal is not None and self._tried_again > self._call.end - self._call.timeout_s / 2:
-            raise self._refusal from late
+        refusal, self._refusal = self._refusal, None
+        try:
+            if refusal is not None and self._tried_again > self._call.end - self._call.timeout_s / 2:
+                raise refusal from late
+        finally:
+            del refusal
 
-    def _pause(self, seconds: float, error: Exception) -> None:
+    def _pause(self, seconds: float, error: Exception) -> bool:
         if time.monotonic() + seconds >= min(self._give_up, self._call.end):
-            # Raised even if the time-out has expired: the cause of the delay says more than DeadlineExceeded.
-            raise error
+            # Final even if the time-out has expired: the cause of the delay says more than DeadlineExceeded.
+            return False
         self._call.trace.note_retry(seconds)
         _log.info("a call is repeated in %.2f s: %s", seconds, str(error))
         self._call.pause(seconds)
         self._delay = min(2 * self._delay, _LARGEST_DELAY_S)
+        return True
+
+
+def forget_frames(error: BaseException) -> None:
+    """Lets go of the frames that an error has passed, once it is handled: whoever still keeps it is among them."""
+    error.__traceback__ = None
 
 
 class Attempts:
@@ -134,5 +147,7 @@ class Attempts:
             self._backoff.check_late(error)
         if not isinstance(error, ResourceExhausted if self._waits_for_room_only else Passing):
             return False
-        self._backoff.after(error)
+        if not self._backoff.after(error):
+            return False
+        forget_frames(error)
         return True

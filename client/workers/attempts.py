@@ -13,13 +13,14 @@ from lumigrad.client.errors import (
     Cancelled,
     ContextLost,
     DeadlineExceeded,
+    LumigradError,
     ResourceExhausted,
     SceneNotFound,
     Unavailable,
     VersionMismatch,
 )
 from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.retry import MOST_REPAIRS, Backoff, Passing
+from lumigrad.client.transport.retry import MOST_REPAIRS, Backoff, Passing, forget_frames
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
@@ -136,7 +137,8 @@ class RoutedAttempts:
                 worker = self._next()
             except Unavailable as error:
                 # The look-up of workers failed.
-                self._backoff.after(error)
+                if not self._backoff.after(error):
+                    raise
                 continue
             worker.under_way += 1
             worker.asked += 1
@@ -149,7 +151,7 @@ class RoutedAttempts:
                 return worker
             except BaseException as error:
                 worker.under_way -= 1
-                if not self._handle_error(worker, error, is_begun=False):
+                if not self._goes_on(worker, error, is_begun=False):
                     raise
 
     def __exit__(
@@ -159,7 +161,7 @@ class RoutedAttempts:
         assert worker is not None
         worker.under_way -= 1
         if error is not None:
-            return self._handle_error(worker, error, is_begun=True)
+            return self._goes_on(worker, error, is_begun=True)
         if self.kept is not None and self._context is not None and self._to_release:
             self._context.forget(self.kept)
         return False
@@ -211,37 +213,63 @@ class RoutedAttempts:
         self._named = store.current(self._handle)
         return scene_pb2.SceneRef(scene_id=self._named.scene_id, version=self._named.version)
 
-    def _handle_error(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
+    def _goes_on(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
         """Prepares another attempt, perhaps after a pause; returns False if there is none and `error` is final.
 
         Raises:
             LumigradError: there is no other attempt, and this error replaces `error`.
         """
+        final: BaseException | None = error
+        try:
+            final = self._handle_error(worker, error, is_begun=is_begun)
+            if final is None:
+                forget_frames(error)
+                return True
+            if final is not error:
+                raise final
+            return False
+        finally:
+            if final is not None:
+                # Frames that errors have passed refer to these attempts.
+                self._failures.clear()
+                self._missed = self._busy = None
+            del final
+
+    def _handle_error(self, worker: Worker, error: BaseException, *, is_begun: bool) -> BaseException | None:
+        """Prepares another attempt, perhaps after a pause; returns the final error if there is none."""
         if isinstance(error, DeadlineExceeded):
             worker.health.note_timeout()
             self._backoff.check_late(error)
-            return False
+            return error
         if self.kept is not None:
             return self._handle_state_error(worker, self.kept, error)
         if is_begun and isinstance(error, SceneNotFound | VersionMismatch) and self._plan_repair(error):
-            return True
+            return None
         if isinstance(error, SceneNotFound):
-            # The client has no copy to store, but the scene may be on another worker, or on one that did not answer.
-            return self._has_others() or (self._missed is not None and self._wait_or_raise(self._missed))
+            return self._handle_missing(error)
         if isinstance(error, ResourceExhausted):
             return self._handle_full(error)
-        return isinstance(error, Unavailable | Cancelled) and self._handle_unavailable(worker, error)
+        return self._handle_unavailable(worker, error) if isinstance(error, Unavailable | Cancelled) else error
 
-    def _handle_unavailable(self, worker: Worker, error: Unavailable | Cancelled) -> bool:
+    def _handle_missing(self, error: SceneNotFound) -> LumigradError | None:
+        """Prepares another attempt after a worker had no scene of which the client has no copy to store.
+
+        The scene may be on another worker, or on one that did not answer.
+        """
+        if self._has_others():
+            return None
+        return error if self._missed is None else self._wait(self._missed)
+
+    def _handle_unavailable(self, worker: Worker, error: Unavailable | Cancelled) -> LumigradError | None:
         """Prepares another attempt after a worker did not answer: with another worker, or after a pause."""
         self._missed = error
         if isinstance(error, Unavailable):
             worker.health.note_unavailable()
             self._failures[worker.target] = error
-        return self._wait_or_raise(error)
+        return self._wait(error)
 
-    def _handle_state_error(self, worker: Worker, kept: Kept, error: BaseException) -> bool:
-        """Prepares another attempt of a call that uses a forward state; returns False if there is none.
+    def _handle_state_error(self, worker: Worker, kept: Kept, error: BaseException) -> BaseException | None:
+        """Prepares another attempt of a call that uses a forward state; returns the final error if there is none.
 
         If the state is lost, or its worker cannot serve the call and there are others, the next attempt recomputes it.
         """
@@ -251,18 +279,18 @@ class RoutedAttempts:
             self._pool.note_missing()
         if not isinstance(error, ContextLost):
             if not isinstance(error, Passing):
-                return False
+                return error
             if isinstance(error, Cancelled) or not any(member is not worker for member in self._pool.members()):
-                return self._wait_or_raise(error)
+                return self._wait(error)
             if isinstance(error, ResourceExhausted) and error.retry_after_s is None:
-                return False
+                return error
             worker.releases.add(kept)
         self.call.trace.note_repair("context")
         _log.info("a forward state is computed again: %s", str(error))
         self._context.forget(kept)
         self.kept, self._worker = None, None
         self.call = self._unrouted.to(self._route.key)
-        return True
+        return None
 
     def _plan_repair(self, error: SceneNotFound | VersionMismatch) -> bool:
         """Makes the next attempt store the scene again; returns False if the client cannot repair the error."""
@@ -279,35 +307,32 @@ class RoutedAttempts:
         self._is_lost = self._stays = True
         return True
 
-    def _handle_full(self, error: ResourceExhausted) -> bool:
+    def _handle_full(self, error: ResourceExhausted) -> LumigradError | None:
         """Prepares another attempt after a worker was full: with another worker, or after a pause."""
         self._busy = self._busy or error
         may_spill = self._route.is_movable and self._spills < _MOST_SPILLS and self._has_others()
         if error.retry_after_s is not None and may_spill:
             self._spills += 1
             _log.info("a call goes to another worker: %s", str(error))
-            return True
+            return None
         busy, self._busy = self._busy, None
         # The next round begins, after a pause, with the preferred worker.
         self._asked.clear()
         self._spills = 0
-        return self._wait_or_raise(busy)
+        return self._wait(busy)
 
-    def _wait_or_raise(self, error: Passing) -> bool:
-        """Waits for the next attempt and returns True; raises if no time is left for one.
+    def _wait(self, error: Passing) -> LumigradError | None:
+        """Waits for the next attempt; returns the final error if no time is left for one.
 
-        Raises:
-            Unavailable: no worker answered for `retry_s`; the text lists every worker's error.
+        That is an Unavailable whose text lists every worker's error, if several did not answer for `retry_s`.
         """
-        try:
-            self._backoff.after(error, self._has_others)
-        except Unavailable as last:
-            if len(self._failures) < 2 or last.is_lasting:
-                raise
-            failures = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
-            text = f"none of {len(self._failures)} workers answered: {failures}"
-            raise Unavailable(text, was_begun=last.was_begun) from last
-        return True
+        if self._backoff.after(error, self._has_others):
+            return None
+        if not isinstance(error, Unavailable) or len(self._failures) < 2 or error.is_lasting:
+            return error
+        failures = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
+        text = f"none of {len(self._failures)} workers answered: {failures}"
+        return Unavailable(text, was_begun=error.was_begun)
 
     def _has_others(self) -> bool:
         # A forward state is on one worker only.

@@ -6,11 +6,24 @@ import gc
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Cuboid, LumigradError, Mesh, Obstacle, SceneHandle, Spheres, World
+from lumigrad.client import (
+    Cancelled,
+    Client,
+    Cuboid,
+    LumigradError,
+    Mesh,
+    Obstacle,
+    SceneHandle,
+    Spheres,
+    Unavailable,
+    World,
+)
+from lumigrad.client.transport.call import Cancellation
 from support.meshes.shapes import torus
 from support.training.scenes import gaussian_lesson
 
@@ -58,6 +71,30 @@ def miss(client: Client) -> None:
         client.resume_trainer("0" * 32, "0" * 32)
 
 
+def cancel(client: Client) -> None:
+    cancellation = Cancellation()
+    frame = client.render(LESSON.scene, LESSON.cameras, retain=True)
+    cancellation.cancel()
+    with pytest.raises(Cancelled):
+        client._cancelled_by(cancellation).render(LESSON.scene, LESSON.cameras[0])
+    with pytest.raises(Cancelled):
+        client._cancelled_by(cancellation).put(LESSON.scene)
+    with pytest.raises(Cancelled):
+        frame._cancelled_by(cancellation).backward(color=np.ones_like(frame.color))
+
+
+@cache
+def lonely(target: str) -> Client:
+    """A client of no worker, made once: a client itself is collected by the garbage collector."""
+    return Client(target, retry_s=0.1)
+
+
+def find_nobody(_: Client) -> None:
+    for target in ("localhost:1", "localhost:1,localhost:2"):
+        with pytest.raises(Unavailable):
+            lonely(target).render(LESSON.scene, LESSON.cameras[0])
+
+
 def train(client: Client) -> None:
     images = LESSON.target_images(client)
     with client.trainer(LESSON.scene, LESSON.cameras, images) as trainer:
@@ -65,7 +102,7 @@ def train(client: Client) -> None:
         trainer.scene()
 
 
-@pytest.mark.parametrize("use", [render, put, query, stream, fail, miss, train])
+@pytest.mark.parametrize("use", [render, put, query, stream, fail, miss, cancel, find_nobody, train])
 def test_calls_leave_no_garbage(use: Callable[[Client], None], client: Client) -> None:
     use(client)
     gc.collect()

@@ -33,7 +33,7 @@ class AdaptiveDensity:
             coordinates.
         grow_scale: Gaussians larger than this fraction of the scene's extent are split, smaller ones cloned.
         prune_scale: Gaussians larger than this fraction of the extent are pruned after the first reset.
-        prune_opacity: Gaussians with a lower opacity are pruned.
+        prune_opacity: Gaussians with a lower opacity are pruned; above 0 where opacities are reset.
         grow_screen: Gaussians with a larger radius, as a fraction of the image, are split before `screen_stop`.
         prune_screen: Gaussians with a larger radius, as a fraction of the image, are pruned before `screen_stop`.
         screen_stop: step before which sizes in the image count; 0: they are ignored.

@@ -117,6 +117,10 @@ def _values(message: Any, defaults: Mapping[str, float], field: str) -> dict[str
     require(values.get("growth", 0) <= 1, f"{field}.growth", "at most 1", values.get("growth"))
     for name in ("prune_opacity", "min_opacity"):
         require(values.get(name, 0) < 0.5, f"{field}.{name}", "a value below 0.5", values.get(name))
+    # Resets clamp opacities to a multiple of it.
+    is_reset = 0 < values.get("reset_every", 0) <= values["stop"]
+    limit = "a value above 0 with resets; reset_every = 0 has none"
+    require(not is_reset or values["prune_opacity"] > 0, f"{field}.prune_opacity", limit, values.get("prune_opacity"))
     return values
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, InvalidArgument, LumigradError
+from lumigrad.client import AdaptiveDensity, Camera, Client, InvalidArgument, LumigradError
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.training import Loss, Rate
 from lumigrad.client.training import trainer as trainers
@@ -251,6 +251,10 @@ def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, n
         ({"refine_poses": False}, "refine_poses: expected a number, got False"),
         *(({"rates": {name: True}}, rf"rates\['{name}'\]: expected a number, got True") for name in ("means", "poses")),
         ({"total_steps": np.bool_(True)}, "total_steps: expected a whole number from 1"),
+        (
+            {"density": AdaptiveDensity(prune_opacity=0)},
+            r"^density\.adaptive\.prune_opacity: expected a value above 0 with resets; reset_every = 0 .* got 0",
+        ),
         ({"density": "mcmc"}, r"density: expected AdaptiveDensity, Mcmc or NoneType, got 'mcmc'; pass"),
         ({"loss": 0.8}, "loss: expected Loss or NoneType, got 0.8; pass a Loss"),
         ({"cameras": CAMERAS[0]}, "cameras: expected a list with a camera for each view, got one camera"),

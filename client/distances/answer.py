@@ -16,8 +16,10 @@ from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery, field_message, fill_spec
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.call import Call
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.world import World
 from lumigrad.client.workers.attempts import RoutedAttempts, Source
+from lumigrad.client.workers.mesh_updates import Versions
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.result import Result, added, portions, slowest, together
 from lumigrad.client.workers.routing import Route
@@ -56,12 +58,17 @@ class Distances(Result):
         arrays: Mapping[str, Array],
         kept: Kept | None,
         timings: Timings,
+        meshes: Versions = (),
     ) -> None:
-        """Stores results; `arrays` are as the worker sent them: [B, H, S, ...], positive outside."""
+        """Stores results; `arrays` are as the worker sent them: [B, H, S, ...], positive outside.
+
+        `meshes` are those that the stored world of the query showed.
+        """
         shaped = {name: query.with_axes(array) for name, array in arrays.items()}
         if query.inside and "distance" in shaped:
             shaped["distance"] = -shaped["distance"]
         super().__init__(workers, query, shaped, kept, timings)
+        self._meshes = meshes
 
     @property
     def query(self) -> DistanceQuery:
@@ -125,7 +132,11 @@ class Distances(Result):
         # Gradients of poses have an unknown size, because the number of obstacles is unknown here.
         most = math.inf if "poses" in request.wanted else query.spheres.nbytes + ALIGNMENT * len(request.wanted)
         upstream = request.output_gradients
-        reply = self._differentiate("distances", query.world, blank, again, upstream, call, release, most)
+        known = _known_world(query)
+        # A stored world shows its meshes as they are now.
+        moved = None if known is None else self._workers.mesh_updates.as_then(known, self._meshes)
+        subject = query.world if moved is None else moved
+        reply = self._differentiate("distances", subject, blank, again, upstream, call, release, most)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.gradients}
         if "spheres" in arrays:
             arrays["spheres"] = query.with_axes(arrays["spheres"])
@@ -164,6 +175,8 @@ class SpreadDistances(Distances):
 def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Route | None = None) -> Distances:
     """Makes a query on the world's worker, or along `route`; with `retain` the worker keeps the forward state."""
     attempts = RoutedAttempts(workers, query.world, call, route=route)
+    known = _known_world(query)
+    meshes = () if known is None else workers.mesh_updates.versions(known)
 
     def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:
         message = distance_pb2.QueryRequest(retain=retain)
@@ -177,7 +190,13 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
             arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
             state = reply.header.context_id
             kept = Kept(state, service.Release, attempts.call.affinity, worker) if state else None
-            return Distances(workers, query, arrays, kept, reply.timings)
+            return Distances(workers, query, arrays, kept, reply.timings, meshes)
+
+
+def _known_world(query: DistanceQuery) -> World | None:
+    """Returns the client's copy of the stored world of a query."""
+    world = query.world.scene if isinstance(query.world, SceneHandle) else None
+    return world if isinstance(world, World) else None
 
 
 def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
+from lumigrad.client.base.cautions import said
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.world import Shape, World
+
+# The handle of each obstacle's mesh; None: another shape, or a mesh that is not known.
+Versions: TypeAlias = Sequence[SceneHandle | None]
 
 
 class MeshUpdates:
@@ -20,6 +28,9 @@ class MeshUpdates:
         # The handles of the latest updates, by the ids of the meshes before and after.
         self._latest: dict[str, SceneHandle] = {}
         self._stored: WeakKeyDictionary[Mesh, SceneHandle] = WeakKeyDictionary()
+        # The number of updates, and the meshes of worlds after that many.
+        self._count = 0
+        self._shown: WeakKeyDictionary[World, tuple[int, Versions]] = WeakKeyDictionary()
 
     def after_fork(self) -> None:
         """Renews the lock in a forked child, since a thread of the parent may have held it."""
@@ -28,6 +39,7 @@ class MeshUpdates:
     def note(self, before: SceneHandle, after: SceneHandle) -> None:
         """Notes an update, on any worker; a mesh that a worker had lost has another id afterwards."""
         with self._lock:
+            self._count += 1
             self._latest[before.scene_id] = self._latest[after.scene_id] = after
             # Worlds that were made of the mesh itself may have it on another worker.
             known = self._stored.get(before.scene) if isinstance(before.scene, Mesh) else None
@@ -55,3 +67,38 @@ class MeshUpdates:
             if known is None or known.scene_id in self._latest:
                 self._stored[mesh] = known = handle
             return known
+
+    def versions(self, world: World) -> Versions:
+        """Returns the meshes that a stored world shows now; empty as long as no mesh was updated."""
+        with self._lock:
+            count = self._count
+            known = self._shown.get(world)
+        if not count:
+            return ()
+        if known is None or known[0] != count:
+            known = count, [self._version(obstacle.shape) for obstacle in world.obstacles]
+            with self._lock:
+                self._shown[world] = known
+        return known[1]
+
+    def as_then(self, world: World, then: Versions) -> World | None:
+        """Returns a world with the meshes that a stored one showed `then`; None if it shows the same ones now."""
+        now = self.versions(world)
+        then = then or [self._version(obstacle.shape, newest=False) for obstacle in world.obstacles if now]
+        if [_key(handle) for handle in now] == [_key(handle) for handle in then]:
+            return None
+        pairs = zip(world.obstacles, then, strict=True)
+        with said():
+            shown = [obstacle if handle is None else replace(obstacle, shape=handle) for obstacle, handle in pairs]
+            return World(shown, world.environments)
+
+    def _version(self, shape: Shape, *, newest: bool = True) -> SceneHandle | None:
+        handle = self.stored(shape) if isinstance(shape, Mesh) else shape
+        if not isinstance(handle, SceneHandle):
+            return None
+        found = self.newest(handle) if newest else handle
+        return replace(found, scene=shape) if found is handle and isinstance(shape, Mesh) else found
+
+
+def _key(handle: SceneHandle | None) -> tuple[str, int] | None:
+    return None if handle is None else (handle.scene_id, handle.version)

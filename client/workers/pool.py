@@ -43,6 +43,9 @@ class Pool(Staying):
 
     Each call goes to the worker of its scene, or to the next in the scene's order if that worker is unavailable. The
     health of a lone worker is not watched, so a client without calls in progress survives a fork.
+
+    Attributes:
+        mesh_updates: the meshes that the client has updated.
     """
 
     def __init__(self, targets: Targets, access: Access) -> None:
@@ -53,7 +56,7 @@ class Pool(Staying):
         # Dead connections are detected sooner if there are several workers, because another one can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
-        self._updates = MeshUpdates()
+        self.mesh_updates = MeshUpdates()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
         # Removed workers, which may still have forward states or trainings of this client.
@@ -138,7 +141,7 @@ class Pool(Staying):
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
         """Updates the copies of a mesh on other workers; unavailable workers are updated by their next call."""
-        self._updates.note(before, after)
+        self.mesh_updates.note(before, after)
         for worker in self.members():
             if worker is not leader:
                 worker.store.note_change(before, after, changes)
@@ -161,7 +164,7 @@ class Pool(Staying):
             worker.abandon()
         if is_sound:
             self._workers.clear()
-        self._updates.after_fork()
+        self.mesh_updates.after_fork()
         self._retired = weakref.WeakSet()
         self._lock, self._look_soon, self._is_looking = threading.Lock(), threading.Event(), False
 
@@ -212,7 +215,7 @@ class Pool(Staying):
                 self._retired.add(worker)
             for target, address in found.items():
                 if target not in self._workers:
-                    worker = self._workers[target] = Worker(address, self._access, self._updates)
+                    worker = self._workers[target] = Worker(address, self._access, self.mesh_updates)
                     if not self._targets.is_lone:
                         worker.health.start()
 

@@ -155,6 +155,27 @@ def test_gradients_are_those_without_the_fault_also_when_the_worker_dies_at_work
             assert np.array_equal(array, expected[name][key]), (name, key)
 
 
+def test_gradients_are_of_the_meshes_that_a_world_showed_at_the_query(process: WorkerProcess, client: Client) -> None:
+    plain = Mesh(BOX.vertices * 0.7, BOX.faces)
+    handle = client.put(Mesh(BOX.vertices * 0.9, BOX.faces))
+    world = client.put(World([Obstacle(handle, ASIDE), Obstacle(plain)]))
+    upstream = np.ones(len(PROBES))
+    found = [client.query(world, PROBES, retain=True)]
+    for factor in (0.8, 1.2):
+        handle = client.update(handle, vertices=BOX.vertices * factor)
+        found.append(client.query(world, PROBES, retain=True))
+    client.update(client.put(plain), vertices=BOX.vertices * 0.6)
+    last = client.query(world, PROBES)
+    expected = [one.backward(distance=upstream, wanted=("spheres", "poses")) for one in found]
+    assert len({gradients.spheres.tobytes() for gradients in expected}) == len(found)
+    for fault in (lambda one: one.release(), lambda one: kill(process) if one is found[0] else None):
+        for one, gradients in zip(found, expected, strict=True):
+            fault(one)
+            again = one.backward(distance=upstream, wanted=("spheres", "poses"))
+            assert np.array_equal(again.spheres, gradients.spheres) and np.array_equal(again.poses, gradients.poses)
+        assert np.array_equal(client.query(world, PROBES).distance, last.distance)
+
+
 def test_what_nobody_can_make_again_is_an_error(process: WorkerProcess, client: Client) -> None:
     scene = cloud(50)
     handle = client.get(client.put(scene).scene_id)

@@ -119,7 +119,7 @@ def updates(target: str) -> None:
             smaller, distance = moved(mesh, 1.25)
             assert distance != expected == moved(smaller, 1.5)[1]
 
-        with client._workers._updates._lock:
+        with client._workers.mesh_updates._lock:
             in_child(work)
         assert float(client.query(world, spheres).distance[0]) == expected
 

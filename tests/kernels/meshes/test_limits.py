@@ -19,6 +19,7 @@ from support.meshes.obstacles import Obstacle
 from support.meshes.reference import ExactScene
 from support.meshes.runs import DISTANCES, OUTPUTS, mesh_of, run, world_of
 from support.meshes.spheres import Crowd, random_of, tensor
+from support.meshes.triangles import closest
 
 SWEPT = {"activation_distance": 0.05, "sweep": True}
 EVERY = ("cost", "distance")
@@ -159,6 +160,26 @@ def test_centres_on_the_surface_have_its_normal(name: str, mesh_engine: Engine) 
     )
     cubes = replace(exact, placed=(Placed(shapes.box((1, 1, 1))),))
     assert not run(mesh_engine, cubes, outputs=("gradient",)).outputs["gradient"].any()
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0, 10_000.0])
+def test_points_that_share_a_corner_are_found(size: float, mesh_engine: Engine) -> None:
+    # The closest points of neighbours bound the search, which rounding must not make too short.
+    random = random_of(f"corner {size}")
+    shape = shapes.scaled(shapes.tetrahedron(), size)
+    away = random.normal(size=(600, 3))
+    away *= (size * 10 ** random.uniform(-6, -1, 600) / np.linalg.norm(away, axis=1))[:, None]
+    points = shape.vertices[random.integers(0, 4, 600)] + away
+    # A link that stands still has the same spheres in all time steps.
+    points = np.concatenate([points, *(np.repeat(points[[row]], 64, 0) for row in range(4))])
+    spheres = np.pad(points, ((0, 0), (0, 1))).astype(np.float32)
+    feet = closest(torch.from_numpy(spheres[:, :3].astype(np.float64)), torch.from_numpy(shape.corners), 1e-6 * size)
+    for rows in (slice(None), slice(40), slice(-64, None)):
+        case = MeshCase("corner", (Placed(shape),), spheres[None, None, rows])
+        found = run(mesh_engine, case, outputs=("distance", "face")).outputs
+        assert (found["face"] >= 0).all()
+        # Edges that meet in a corner are told apart by squares, whose rounding is the root of that of lengths.
+        assert_image(np.abs(found["distance"][0, 0]), feet.distance.numpy()[rows], 2e-4 * size)
 
 
 def test_the_deepest_inside_is_found(mesh_engine: Engine) -> None:

@@ -25,14 +25,16 @@ class Recent {
     z_[next_] = p.z;
     next_ = (next_ + 1) % kWide;
   }
-  // A little more than the squared distance to the closest recent point, so that its own triangle is found again.
-  LG_INLINE float bound(Vec<float> p) const {
+  // A little more than the squared distance to the closest recent point, which is off the surface by up to `slack`, so
+  // that its own triangle is found again.
+  LG_INLINE float bound(Vec<float> p, float slack) const {
     const Vec<Pack> d = spread(p) - Vec<Pack>{Pack::load(x_), Pack::load(y_), Pack::load(z_)};
-    return fma(lowest(dot(d, d)), 1.00001f, kTiny);
+    const float most = fma(sqrt(lowest(dot(d, d))), 1.00001f, slack);
+    return most * most;
   }
 
  private:
-  static constexpr float kNowhere = 1e18f, kTiny = 1e-12f;
+  static constexpr float kNowhere = 1e18f;
   alignas(64) float x_[kWide];
   alignas(64) float y_[kWide];
   alignas(64) float z_[kWide];
@@ -99,6 +101,9 @@ LG_INLINE void search_from(const Tree& tree, const Entry& entry, Vec<float> poin
   if (lane >= 0) search(tree, point, entry.places[lane], nearest, waiting);
 }
 
+// The error of a point of the surface, and of a distance near it, from rounding the corners of triangles.
+LG_INLINE float slack_of(const Tree& tree) { return 1e-6f * tree.extent; }
+
 // A squared distance below that of the boxes of missing children, which must not be visited.
 inline constexpr float kEverywhere = 1e35f;
 
@@ -120,10 +125,11 @@ inline void enter_group(const Tree& tree, const Points& points, int begin, int e
   const Vec<float> centre = 0.5f * (low + high), half = 0.5f * (high - low);
   const float radius = sqrt(dot(half, half)), reach = (sqrt(limit) + radius) * 1.00001f;
   Nearest nearest;
-  nearest.squared = min(min(recent.bound(centre), reach * reach), kEverywhere);
+  nearest.squared = min(min(recent.bound(centre, slack_of(tree)), reach * reach), kEverywhere);
   waiting.count = 0;
   search(tree, centre, root_of(tree), nearest, waiting);
-  enter(tree, centre, min((sqrt(nearest.squared) + 2.0f * radius) * 1.00001f, reach), entry);
+  const float most = fma(sqrt(nearest.squared) + 2.0f * radius, 1.00001f, slack_of(tree));
+  enter(tree, centre, min(most, reach), entry);
 }
 
 // found[i].squared is an upper bound on entry, and the squared distance on return; slot is -1 if no triangle is as
@@ -136,11 +142,17 @@ inline void find_closest(const Tree& tree, const Points& points, Nearest* found,
     if (end - begin >= kLeastGroup) enter_group(tree, points, begin, end, found, recent, entry, waiting);
     for (int i = begin; i < end; ++i) {
       const Vec<float> p = points.at(i);
-      const float limit = found[i].squared, bound = recent.bound(p);
+      const float limit = min(found[i].squared, kEverywhere), bound = recent.bound(p, slack_of(tree));
       Nearest& nearest = found[i];
-      nearest.squared = min(min(bound, limit), kEverywhere);
+      nearest.squared = min(bound, limit);
       nearest.slot = -1;
       search_from(tree, entry, p, nearest, waiting);
+      // Distances to slivers may be rounded by more.
+      if (nearest.slot < 0 && bound < limit) {
+        nearest.squared = limit;
+        waiting.count = 0;
+        search(tree, p, root_of(tree), nearest, waiting);
+      }
       if (nearest.slot >= 0) recent.add(p - nearest.rest);
     }
   }

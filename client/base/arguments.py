@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, get_args
@@ -48,8 +49,10 @@ def number(name: str, value: Any) -> float:
 def whole_number(name: str, value: Any, least: int, largest: int) -> int:
     """Converts `value` to an int from `least` to `largest`, inclusive; accepts floats without a fraction."""
     converted = math.nan
-    with suppress(InvalidArgument):
+    with suppress(InvalidArgument, TypeError):
         converted = number(name, value)
+        # Floats round whole numbers from 2**53 on.
+        converted = index(value)
     if not least <= converted <= largest or converted != int(converted):
         raise InvalidArgument.of(name, f"expected a whole number from {least} to {largest}, got {_shown(value)}")
     return int(converted)

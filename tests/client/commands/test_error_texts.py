@@ -104,6 +104,15 @@ def test_what_is_no_count_is_told_what_counts_are(wrong: object) -> None:
         whole_number("count", wrong, 0, 9)
 
 
+@pytest.mark.parametrize(
+    "value", [2**53 + 1, 2**64 - 1, np.uint64(2**64 - 1), np.array(2**60 + 1), torch.tensor(2**60 + 1)]
+)
+def test_large_whole_numbers_keep_their_last_digits(value: Any) -> None:
+    assert whole_number("seed", value, 0, 2**64 - 1) == int(value)
+    with pytest.raises(InvalidArgument, match=rf"^seed: expected a whole number from 0 to {int(value) - 1}, got "):
+        whole_number("seed", value, 0, int(value) - 1)
+
+
 def test_gradients_of_other_libraries_are_taken(client: Client) -> None:
     frame = client.render(SCENE, CAMERA)
     expected = frame.backward(np.ones((24, 32, 3)))

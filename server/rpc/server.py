@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -55,6 +56,10 @@ class Task:
                 self._callbacks.popleft()(self)
 
 
+# Threads that a worker starts later: those of the kernels, of gRPC and of its own. They are only tried at the start.
+_THREADS_BESIDE = 32 + len(os.sched_getaffinity(0))
+
+
 class CallThreads:
     """A thread pool that starts all its threads when it is created.
 
@@ -71,9 +76,11 @@ class CallThreads:
         self._idle: list[SimpleQueue[Task]] = []
         self._waiting: deque[Task] = deque()
         _spread_waiting_threads(count)
-        everybody = threading.Barrier(count + 1)
-        for number in range(count):
-            thread = threading.Thread(target=self._answer, args=(everybody,), name=f"call_{number}", daemon=True)
+        least = count + _THREADS_BESIDE
+        everybody = threading.Barrier(least + 1)
+        for number in range(least):
+            target, arguments = (self._answer, (everybody,)) if number < count else (everybody.wait, ())
+            thread = threading.Thread(target=target, args=arguments, name=f"call_{number}", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -115,9 +122,9 @@ class CallThreads:
 
 def _too_few(number: int, count: int) -> ConfigError:
     return ConfigError(
-        f"--queue-size, --max-streams and --max-trainings need {count} threads for calls, but the system allows only "
-        f"{number} of them; lower these options, or raise the limit of threads (of the container, the service's "
-        "TasksMax, or ulimit -u)"
+        f"--queue-size, --max-streams and --max-trainings need {count} threads for calls, and the worker "
+        f"{_THREADS_BESIDE} more, but the system allows only {number}; lower these options, or raise the limit of "
+        "threads (of the container, the service's TasksMax, or ulimit -u)"
     )
 
 

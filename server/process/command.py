@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib.util import find_spec
 
@@ -21,6 +22,17 @@ examples:
 """
 
 
+_THREADS = "LUMIGRAD_NUM_THREADS"
+_MOST_THREADS = 256
+
+
+def _check_threads(text: str) -> None:
+    """Raise ConfigError unless the kernels understand the variable: they read as many digits as there are."""
+    if text and not (text.isdecimal() and int(text) <= _MOST_THREADS):
+        limit = f"a number of threads from 0 (all processors) to {_MOST_THREADS}"
+        raise ConfigError(f"{_THREADS}: expected {limit}, got {text!r}")
+
+
 class ServeCommand:
     """The subcommand as the `lumigrad` command expects it."""
 
@@ -35,6 +47,7 @@ class ServeCommand:
         """Serve until a signal; returns the exit code."""
         try:
             config = Config.from_arguments(arguments)
+            _check_threads(os.environ.get(_THREADS, ""))
             logs.configure(config.log_format, config.log_level)
             # Reported here once, instead of by every worker.
             if find_spec("torch") is None:

@@ -104,6 +104,17 @@ def test_a_configuration_that_cannot_work_ends_with_code_2(options: list[str], t
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("threads", ["500m", "-1", "257", "all"])
+def test_a_number_of_threads_that_the_kernels_would_misread_is_refused(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LUMIGRAD_NUM_THREADS", threads)
+    result = serve("--port", "0", "--metrics-port", "0")
+    assert result.returncode == 2
+    text = f"LUMIGRAD_NUM_THREADS: expected a number of threads from 0 (all processors) to 256, got '{threads}'"
+    assert text in result.stderr
+
+
 def test_a_limit_of_open_files_is_no_fault_of_the_host() -> None:
     error = unusable("--port", "::1", 0, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert str(error) == "--port: cannot listen on [::1]:0: Too many open files"

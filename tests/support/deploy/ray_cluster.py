@@ -19,11 +19,12 @@ _SETTINGS = {
     # Ray ends workers when the machine is short of memory, which other programs may have taken; 0 turns that off.
     "RAY_memory_monitor_refresh_ms": "0",
     # A busy machine may take longer to start the first node than the 30 s of Ray.
-    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_gcs_server_port_wait_time_s": "100",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# Ray gives up a node that has not started within 30 s, and nodes may crash while they start; both happen now and then.
-_STARTS, _LATE = 3, "timed out during startup"
+# Ray gives up a node that has not started within 30 s, and nodes may crash while they start; the first one's port is
+# then waited for in vain. Both happen now and then.
+_STARTS, _LATE = 3, ("timed out during startup", "Timed out waiting for file")
 _START_S = 2.0
 
 
@@ -94,7 +95,7 @@ def _started(nodes: int, starts: int = _STARTS) -> RayCluster:
     except Exception as error:
         if cluster is not None:
             cluster.stop()
-        is_rays = isinstance(error, ConnectionError) or _LATE in str(error)
+        is_rays = isinstance(error, ConnectionError) or any(text in str(error) for text in _LATE)
         if not is_rays or starts == 1:
             raise
     return _started(nodes, starts - 1)

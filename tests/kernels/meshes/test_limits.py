@@ -178,8 +178,7 @@ def test_points_that_share_a_corner_are_found(size: float, mesh_engine: Engine) 
         case = MeshCase("corner", (Placed(shape),), spheres[None, None, rows])
         found = run(mesh_engine, case, outputs=("distance", "face")).outputs
         assert (found["face"] >= 0).all()
-        # Edges that meet in a corner are told apart by squares, whose rounding is the root of that of lengths.
-        assert_image(np.abs(found["distance"][0, 0]), feet.distance.numpy()[rows], 2e-4 * size)
+        assert_image(np.abs(found["distance"][0, 0]), feet.distance.numpy()[rows], 1e-6 * size)
 
 
 def test_the_deepest_inside_is_found(mesh_engine: Engine) -> None:

@@ -28,16 +28,16 @@ LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
   const N s = fnma(uv, vw, vv * uw), t = fnma(uv, uw, uu * vw), det = fnma(uv, uv, uu * vv);
   const auto inside = (s >= zero) & (t >= zero) & (s + t <= det) & (det > N(2e-6f) * uu * vv);
   const N inverse = quick_inverse(max(det, tiny));
-  // The closest points on the edges; values are |w - x|^2 - |w|^2.
+  // The closest points on the edges. Edges are compared by what they leave of w: near a corner, other forms of the
+  // distance lose more than the edges differ by.
   const N on_u = min(max(uw * quick_inverse(max(uu, tiny)), zero), one);
   const N on_v = min(max(vw * quick_inverse(max(vv, tiny)), zero), one);
   const N opposite = fma(N(-2.0f), uv, uu + vv);
   const N on_opposite = min(max((vw - uw - uv + uu) * quick_inverse(max(opposite, tiny)), zero), one);
-  const N value_u = on_u * fma(on_u, uu, N(-2.0f) * uw);
-  const N value_v = on_v * fma(on_v, vv, N(-2.0f) * vw);
   const N os = one - on_opposite;
-  const N value_opposite =
-      fma(os, fma(os, uu, N(-2.0f) * uw), on_opposite * fma(on_opposite, vv, fma(N(2.0f) * os, uv, N(-2.0f) * vw)));
+  const Vec<N> off_u = along(w, -on_u, u), off_v = along(w, -on_v, v),
+               off_opposite = rest_of(w, u, v, {os, on_opposite});
+  const N value_u = dot(off_u, off_u), value_v = dot(off_v, off_v), value_opposite = dot(off_opposite, off_opposite);
   const auto u_wins = (value_u <= value_v) & (value_u <= value_opposite);
   const auto v_wins = value_v <= value_opposite;
   Foot<N> foot;

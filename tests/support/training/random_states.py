@@ -67,9 +67,8 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
                 rate.final, rate.steps = rate.initial * 0.01, 5
         spec.sh_degree_every = chance.choice((0, 2)) if coefficients else 0
         spec.gaussians.CopyFrom(seen)
-        of_each = chance.choice((0, 1, count))
         spec.gaussians.deterministic = deterministic
-        spec.gaussians.background.extend((0.2, 0.5, 0.7) * of_each)
+        spec.gaussians.background.extend(chance.choice(((), (0.2, 0.5, 0.7))))
         if kind == "adaptive":
             spec.density.adaptive.absolute_gradients = chance.random() < 0.5
 

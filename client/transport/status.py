@@ -248,8 +248,8 @@ _DETAILS: dict[type, tuple[type[LumigradError], str]] = {
     errors_pb2.LaneLost: (LaneLost, "the worker at {target} has closed the lane of shared memory"),
     errors_pb2.VersionMismatch: (
         VersionMismatch,
-        "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile; "
-        "fetch a new handle with Client.get",
+        "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile, or "
+        "its worker has an older spool; fetch a new handle with Client.get",
     ),
     errors_pb2.TrainingHeld: (TrainingHeld, _REPORTED),
     errors_pb2.TrainingLost: (TrainingLost, _REPORTED),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import numpy.typing as npt
 
 from lumigrad.protos.chunks import allocate_bytes
+from lumigrad.protos.finalizers import finalize
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -39,7 +38,7 @@ class PayloadBuffers:
         if memory is None:
             memory = np.empty(length, np.uint8)
         lent = memory.view(_Lent)
-        weakref.finalize(lent, self._take_back, memory).atexit = False
+        finalize(lent, self._take_back, memory)
         return lent.data
 
     def _take(self, length: int) -> _Bytes | None:

@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Literal, get_args
@@ -22,6 +21,7 @@ from lumigrad.client.transport.addresses import is_loopback
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
 from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.finalizers import finalize
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, LeasedRegion, part_of
 from lumigrad.protos.lanes import address_of, pack_hello
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
@@ -89,7 +89,7 @@ class LaneTrip(StreamTrip):
             self._lane.let_go(self._reply)
             return PayloadReader(payload)
         hold = _Hold()
-        weakref.finalize(hold, self._lane.release, self._reply).atexit = False
+        finalize(hold, self._lane.release, self._reply)
 
         def find(span: tensor_pb2.RegionSpan, field: str) -> Array:
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -14,6 +13,7 @@ from lumigrad.client.transport.connection import Connection
 from lumigrad.client.workers.health import Health
 from lumigrad.client.workers.mesh_updates import MeshUpdates
 from lumigrad.client.workers.scene_store import SceneStore
+from lumigrad.protos.finalizers import finalize
 from lumigrad.v1 import render_pb2
 
 # The thread ends after this many seconds without states to release or to expect.
@@ -139,8 +139,7 @@ class Context:
         self._kept = kept
         if kept is not None:
             kept.worker.releases.expect(kept)
-            self._finalizer = weakref.finalize(owner, kept.worker.releases.add, kept)
-            self._finalizer.atexit = False
+            self._finalizer = finalize(owner, kept.worker.releases.add, kept)
 
     def take(self, *, to_release: bool) -> Kept | None:
         """Returns the state for one call, or None; with `to_release` later calls get None."""

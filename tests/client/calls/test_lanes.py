@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -360,3 +361,31 @@ def test_hundreds_of_frames_leave_nothing_behind(worker_process: WorkerProcess, 
     for now, then in zip(later_memory, memory, strict=True):
         # A leak of 400 payloads would be 350 MiB.
         assert now < then + (64 << 20)
+
+
+INTERRUPTED = """
+import signal, sys, time
+from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.transport.lane import Lane
+import numpy as np
+
+def interrupted(lane, lease, release=Lane.release):
+    Lane.release = release
+    signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Lane.release = interrupted
+camera = Camera.orbit((0, 0, 0), 4, 30, 20, width=320, height=288)
+until = time.monotonic() + 200
+with Client(sys.argv[1]) as client:
+    while time.monotonic() < until:
+        client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)), camera)
+"""
+
+
+def test_an_interrupt_while_memory_returns_is_not_lost(worker_process: WorkerProcess) -> None:
+    """Python ignores what a finalizer raises."""
+    command = [sys.executable, "-c", INTERRUPTED, worker_process.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert "Exception ignored" not in done.stderr and done.stderr.rstrip().endswith("KeyboardInterrupt")

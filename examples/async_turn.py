@@ -68,13 +68,13 @@ async def turn(target: str, count: int, in_flight: int, output: Path) -> None:
 
 @asynccontextmanager
 async def looking_at_the_queue(client: AsyncClient) -> AsyncIterator[list[int]]:
-    """Collects how many calls wait for the worker's device while the block runs."""
-    seen: list[int] = []
+    """Collects how many calls wait for the worker's device, before the block and while it runs."""
+    seen = [(await client.info()).queue_depth]
 
     async def look() -> None:
         while True:
-            seen.append((await client.info()).queue_depth)
             await asyncio.sleep(0.05)
+            seen.append((await client.info()).queue_depth)
 
     looking = asyncio.create_task(look())
     try:

@@ -177,6 +177,7 @@ def test_the_gallery_is_rendered(tmp_path: Path, run_example):
 
 def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, run_example):
     said = run_example("async_turn.py", "--frames", 12, "--output", tmp_path)
+    # A fast worker has drawn the frames before the second look.
     assert int(re.search(r"looked at the queue (\d+) times", said)[1]) > 0
     assert "given up" in said
     assert np.asarray(Image.open(tmp_path / "turn.png")).shape == (180, 6 * 240, 3)

@@ -268,7 +268,7 @@ def test_a_call_that_is_late_because_of_refusals_says_why(kind: str, refused: fl
         refusal = ResourceExhausted("the queue is full")
         refusal.retry_after_s = 0.01
         with attempts:
-            # As if the refusal had come that late.
+            # Refusals have taken that part of the time-out.
             call.end -= refused * call.timeout_s
             raise refusal
         with pytest.raises(ResourceExhausted if refused > 0.5 else DeadlineExceeded), attempts:

@@ -14,7 +14,13 @@ def reserved_port() -> Iterator[int]:
     The system gives it to no other program meanwhile. The program must set SO_REUSEADDR, as workers, Prometheus and
     gRPC servers do.
     """
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", 0))
+    with bound_socket() as bound:
         yield bound.getsockname()[1]
+
+
+def bound_socket() -> socket.socket:
+    """Reserves a port as `reserved_port` does, until the socket is closed."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", 0))
+    return bound

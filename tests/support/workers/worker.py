@@ -23,7 +23,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from support.ports import reserved_port
+from support.ports import bound_socket, reserved_port
 from support.workers.balance import wait_until_released
 from support.workers.forks import EMULATED, FAULTS, ForkedProcess
 
@@ -65,7 +65,9 @@ class WorkerProcess:
         self._credentials = credentials
         self.metrics_context = metrics_context
         alone = () if supervised else ("--no-supervisor",)
-        arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
+        # A supervisor keeps the ports that it chooses; those of another worker are free once it ends.
+        ports = [str(given if supervised else given or self._reserve()) for given in (port, metrics_port)]
+        arguments = [*command, "--port", ports[0], "--metrics-port", ports[1], *alone, *options]
         is_plain = environment is None and arguments[0] == LUMIGRAD
         assert is_plain or not before, "only a forked process runs statements before it serves"
         told = dict(variables or {})
@@ -85,6 +87,12 @@ class WorkerProcess:
         self.target = f"{host}:{self.port}"
         self.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
         self.all.add(self)
+
+    def _reserve(self) -> int:
+        """A port for the life of this object: clients would take another test's worker there for this one."""
+        bound = bound_socket()
+        weakref.finalize(self, bound.close)
+        return int(bound.getsockname()[1])
 
     @property
     def log(self) -> str:

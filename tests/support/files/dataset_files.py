@@ -10,11 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.datasets import Capture
+
 MODELS = (
     *("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV"),
     *("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "THIN_PRISM_FISHEYE", "RAD_TAN_THIN_PRISM_FISHEYE"),
     *("SIMPLE_DIVISION", "DIVISION", "SIMPLE_FISHEYE", "FISHEYE", "EUCM", "EQUIRECTANGULAR", "number 18"),
 )
+
+SIZE, FOCAL = (640, 480), (500.0, 510.0)
+TOP = {"camera_model": "PINHOLE", "w": 640, "h": 480, "fl_x": 500, "fl_y": 510, "cx": 320, "cy": 240}
 
 
 @dataclass
@@ -110,3 +115,20 @@ def write_colmap(
     (folder / "images.txt").write_text("\n".join(lines) + "\n")
     rows = [f"{k} {x} {y} {z} {r} {g} {b} 0.5 1 2" for k, ((x, y, z), (r, g, b)) in enumerate(points)]
     (folder / "points3D.txt").write_text("\n".join(["# 3D point list", *rows, ""]))
+
+
+def write_json(path: Path, values: object) -> Path:
+    path.write_text(json.dumps(values))
+    return path
+
+
+def assert_same(capture: Capture, taken: list[Shot] | None = None) -> None:
+    """Assert that a capture has the cameras of `shots()`, or of those that were taken, with SIZE and FOCAL."""
+    taken = shots() if taken is None else taken
+    assert [view.name for view in capture.views] == [Path(shot.file).stem for shot in taken]
+    for view, shot in zip(capture.views, taken, strict=True):
+        model = view.camera.model
+        np.testing.assert_allclose(model.rotation, shot.axes.T, atol=1e-9)
+        np.testing.assert_allclose(model.eye, shot.place, atol=1e-9)
+        assert (view.camera.width, view.camera.height) == SIZE
+        assert (model.fx, model.fy, model.cx, model.cy) == (*FOCAL, 320, 240)

@@ -228,7 +228,7 @@ def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, pa
     make = service.channel.stream_stream if path == "Render" else service.channel.unary_unary
     call = make(f"/{RENDER_SERVICE}/{path}", lambda raw: raw, lambda raw: raw)
     raw = b"\xff\xff\xff"
-    error = failure(lambda: list(call(iter([raw]), timeout=60)) if path == "Render" else call(raw, timeout=10))
+    error = failure(lambda: list(call(iter([raw]), timeout=60)) if path == "Render" else call(raw, timeout=60))
     assert violation(error) == (f"{path}Request", "expected a well-formed message, got 3 bytes that are not")
 
 

@@ -54,13 +54,13 @@ def unharmed(process: WorkerProcess, client: RawClient) -> Iterator[None]:
     ],
 )
 def test_junk_on_the_port_is_shrugged_off(process: WorkerProcess, junk: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", process.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
         connection.sendall(junk)
 
 
 def test_junk_on_the_metrics_port_is_shrugged_off(process: WorkerProcess) -> None:
     for junk in (b"\xff" * 100, b"BREW /coffee HTCPCP/1.0\r\n\r\n", b""):
-        with socket.create_connection(("127.0.0.1", process.metrics_port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", process.metrics_port), timeout=60) as connection:
             connection.sendall(junk)
     assert "lumigrad_calls_total" in process.metrics()
 

@@ -331,7 +331,7 @@ def test_repetitions_end_with_the_time_for_them(scripted):
     servicer.fail(grpc.StatusCode.UNAVAILABLE)
     began = time.monotonic()
     assert isinstance(info_error(target, timeout_s=60, retry_s=0.5), lumigrad.Unavailable)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 40
     assert len(servicer.calls) >= 2
 
 

@@ -64,7 +64,7 @@ def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
             started = time.monotonic()
             process.signal(signal.SIGTERM)
             assert process.wait() == 0
-            assert time.monotonic() - started < 20
+            assert time.monotonic() - started < 40
 
 
 def test_a_collector_that_is_not_there_and_comes() -> None:

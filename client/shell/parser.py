@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -13,7 +14,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from lumigrad.client.errors import shortened
-from lumigrad.client.shell.exits import USAGE
+from lumigrad.client.shell.exits import USAGE, naming
 
 _COLUMNS = 100
 # The column of option texts.
@@ -93,6 +94,14 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_MISSING) and (suggestion := self._meant(unknown)):
             message = f"unknown option: {unknown}{suggestion}"
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Prints help and versions such that an error of standard output can be reported; argparse would ignore it."""
+        if file is sys.stdout:
+            with naming("standard output"):
+                print(message, end="", flush=True)
+        else:
+            super()._print_message(message, file)
 
     def refuse_unknown(self, unknown: Sequence[str], arguments: Sequence[str]) -> NoReturn:
         """Exits with an error for the unknown ones among the arguments."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -211,11 +212,32 @@ def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch, tm
         assert client.target == "b:2"
 
 
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of Bash with buffered output; what is written to descriptor 3 has no reader."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["bash", "-c", f"exec 3> >(exec 3>&-); wait $!; {line}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=variables,
+    )
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_error(tmp_path: Path, closed: str) -> None:
     for command, code in (("convert sample:vase vase.splat", 0), ("convert none.ply vase.ply", 1)):
-        ended = subprocess.run(
-            f"exec {LUMIGRAD} {command} {closed}", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
+        ended = shell(f"exec {LUMIGRAD} {command} {closed}", tmp_path)
         assert ended.returncode == code and "Traceback" not in ended.stderr
     assert (tmp_path / "vase.splat").stat().st_size == 45_000 * 32
+
+
+@pytest.mark.parametrize("command", ["info sample:vase --json", "query --help", "--version"])
+def test_a_result_that_cannot_be_written_is_an_error(tmp_path: Path, command: str) -> None:
+    for output, code, said in (
+        (">/dev/full", 1, "lumigrad: error: standard output: no space left on device\n"),
+        (">&3", 141, ""),
+    ):
+        ended = shell(f"exec {LUMIGRAD} {command} {output}", tmp_path)
+        assert (ended.returncode, ended.stderr) == (code, said)

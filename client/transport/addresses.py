@@ -188,7 +188,7 @@ def _entries(targets: Any) -> tuple[str, ...]:
         named = os.environ.get(TARGET_VARIABLE, DEFAULT_TARGET)
         if not named:
             raise InvalidArgument.of(TARGET_VARIABLE, f"expected an address, got ''; unset it for {DEFAULT_TARGET}")
-        return _parsed(named)
+        return _parsed(named, TARGET_VARIABLE)
     if not isinstance(targets, Iterable):
         text = f'expected "host:port", several of them, or a function that returns them, got {type(targets).__name__}'
         raise InvalidArgument.of("target", text)
@@ -201,30 +201,31 @@ def _entries(targets: Any) -> tuple[str, ...]:
     return _parsed(given)
 
 
-def _parsed(named: str | Sequence[str]) -> tuple[str, ...]:
+def _parsed(named: str | Sequence[str], name: str = "target") -> tuple[str, ...]:
+    """Returns the addresses, each once; errors call them `name`."""
     if isinstance(named, str):
         scheme = next((scheme for scheme in _NUMERIC if named.startswith(scheme)), "")
         parts = named.removeprefix(scheme).split(",")
         # A single address is passed to gRPC unchanged.
         named = [named] if len(parts) == 1 else parts
-    return tuple(dict.fromkeys(_checked(named)))
+    return tuple(dict.fromkeys(_checked(named, name)))
 
 
-def _checked(entries: Sequence[str]) -> Sequence[str]:
+def _checked(entries: Sequence[str], name: str) -> Sequence[str]:
     for entry in entries:
         if not isinstance(entry, str) or not entry or any(character.isspace() for character in entry):
             text = f'expected addresses such as "{DEFAULT_TARGET}", "a:50051,b:50051" or "dns:///name:50051", got'
-            raise InvalidArgument.of("target", f"{text} {entry!r}")
+            raise InvalidArgument.of(name, f"{text} {entry!r}")
         web = _WEB.match(entry)
         if web is not None:
             meant = web[2] if split_target(web[2])[1] else f"{web[2]}:{DEFAULT_PORT}"
             tls = f"; {TLS} for a worker with TLS" if web[1].lower() in ("https", "grpcs", "tls") else ""
-            raise InvalidArgument.of("target", f'expected "host:port", such as "{meant}", got {entry!r}{tls}')
-        _check_port(entry)
+            raise InvalidArgument.of(name, f'expected "host:port", such as "{meant}", got {entry!r}{tls}')
+        _check_port(entry, name)
     return entries
 
 
-def _check_port(entry: str) -> None:
+def _check_port(entry: str, name: str) -> None:
     """Raises InvalidArgument if an address has no valid port; gRPC would take 443 if there is none."""
     is_name = _is_name(entry)
     if entry.startswith(_OTHERS) or (entry.startswith(_DNS) and not is_name):
@@ -237,7 +238,7 @@ def _check_port(entry: str) -> None:
         host = begin["host"] if begin and "/" not in rest else "localhost"
         host = "[::1]" if rest.count(":") > 1 and "/" not in rest else host
         text = f'expected "host:port", such as "{scheme}{host}:{DEFAULT_PORT}", got {entry!r}'
-        raise InvalidArgument.of("target", text)
+        raise InvalidArgument.of(name, text)
 
 
 def _is_name(entry: str) -> bool:

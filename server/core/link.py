@@ -1,4 +1,7 @@
-"""A worker's end of the socket to its supervisor: receives the order, sends announcements and heartbeats."""
+"""A worker's end of the socket to its supervisor: receives the order, sends announcements and heartbeats.
+
+Also what both do alike: print announcements, and receive signals.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,6 +51,15 @@ class WorkerEnd:
         # A stopped supervisor must not block the worker; the beats already in the buffer suffice when it continues.
         with contextlib.suppress(OSError):
             self._line.send(BEAT + b"\n", socket.MSG_DONTWAIT)
+
+
+def announce(text: str) -> None:
+    """Print a line to standard output, whose reader may be gone.
+
+    No buffer keeps what cannot be written: at the end of the process it would be an error.
+    """
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
 
 def signal_pipe(numbers: Iterable[signal.Signals]) -> int:

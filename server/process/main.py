@@ -9,14 +9,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR, DEVICE_ERROR, STOPPED
-from lumigrad.server.core.link import History, WorkerEnd, signal_pipe
+from lumigrad.server.core.link import History, WorkerEnd, announce, signal_pipe
 from lumigrad.server.process.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,9 +48,9 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except Exception as error:
         logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
-    announce = supervisor.announce if supervisor else partial(print, flush=True)
     # Loading runs on its own thread, so that a signal can end the worker meanwhile.
-    threading.Thread(target=_load, args=(worker, config, announce), name="loading", daemon=True).start()
+    tell = supervisor.announce if supervisor else announce
+    threading.Thread(target=_load, args=(worker, config, tell), name="loading", daemon=True).start()
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
     if supervisor is None:
@@ -62,7 +61,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     os._exit(STOPPED)
 
 
-def _load(worker: Worker, config: Config, announce: Callable[[str], None]) -> None:
+def _load(worker: Worker, config: Config, tell: Callable[[str], None]) -> None:
     """Load scenes, then announce that the worker serves; ends the process if its configuration cannot work."""
     try:
         worker.load()
@@ -71,7 +70,7 @@ def _load(worker: Worker, config: Config, announce: Callable[[str], None]) -> No
             return
         logs.event(str(error), logging.ERROR)
         os._exit(CONFIG_ERROR)
-    announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
+    tell(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
 
 
 def _next(signals: int) -> signal.Signals:

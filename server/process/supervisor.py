@@ -10,14 +10,13 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError, PreferredPort
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
-from lumigrad.server.core.link import signal_pipe
+from lumigrad.server.core.link import announce, signal_pipe
 from lumigrad.server.core.ports import reserved
 from lumigrad.server.process.child import WorkerProcess
 from lumigrad.server.process.fork_server import COMMAND, ForkServer, name_process
@@ -163,10 +162,7 @@ class Supervisor:
             self._selector.unregister(process.line)
             return
         for text in texts:
-            # The reader of standard output may be gone, which must not end the supervisor.
-            with contextlib.suppress(OSError):
-                sys.stdout.write(f"{text}\n")
-                sys.stdout.flush()
+            announce(text)
 
     def _check_workers(self) -> None:
         for slot in self._slots:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 
 import psutil
 import pytest
@@ -21,3 +23,19 @@ def test_a_supervisor_without_standard_error_serves(closed: str) -> None:
         # Otherwise libraries would write their messages to whatever file or connection is opened next.
         for child in psutil.Process(process.process.pid).children():
             assert os.readlink(f"/proc/{child.pid}/fd/2") == os.devnull
+
+
+@pytest.mark.parametrize("options", ["", "--no-supervisor"])
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", "| true"])
+def test_a_worker_whose_announcement_nobody_takes_serves_and_stops(output: str, options: str) -> None:
+    """Its exit code says that it drained, and its log has no error of the output."""
+    serve = f"{LUMIGRAD} serve --device cpu --port 0 --metrics-port 0 --lame-duck-seconds 0 {options}"
+    command = ["bash", "-c", f"{{ echo $BASHPID >&2; exec {serve}; }} {output}; exit ${{PIPESTATUS[0]}}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        pid, log = int(process.stderr.readline()), ""
+        while " INFO serving " not in log:
+            log += process.stderr.readline()
+        os.kill(pid, signal.SIGTERM)
+        log += process.stderr.read()
+        assert (process.wait(60), "rror" in log) == (0, False), log

@@ -6,6 +6,7 @@ import re
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,23 @@ from lumigrad.kernels.device import describe
 from lumigrad.server.core.config import MIB, Config
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+class _Files(NamedTuple):
+    """The names in a control group of one version."""
+
+    folder: str
+    most: str
+    used: str
+    prefix: str
+
+
+# By the controllers that a line of _OWN_GROUPS names: version 2 names none.
+_VERSIONS = {
+    "": _Files("", "memory.max", "memory.current", ""),
+    "memory": _Files("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
 
 
 # The usable fraction of the free memory. The rest is for memory that predictions do not count: the code of kernels,
@@ -85,15 +103,27 @@ def _taken(field: str) -> int:
 def _control_group() -> list[int]:
     """Return the memory left in each control group of this process, as in containers; empty without limits."""
     try:
-        path = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+        lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return []
     left = []
-    for folder in (_CONTROL_GROUPS / path, *(_CONTROL_GROUPS / path).parents):
-        try:
-            most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        except OSError:
-            continue
-        if most != "max":
-            left.append(int(most) - int(used))
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if (files := _VERSIONS.get(controllers)) is not None:
+            folder = _CONTROL_GROUPS / files.folder / path.lstrip("/")
+            left += [found for each in (folder, *folder.parents) for found in _left(each, files)]
     return left
+
+
+def _left(folder: Path, files: _Files) -> list[int]:
+    """Return the memory left in a control group, if it is limited.
+
+    Cached files count as used there, as those of the spool do, but the system drops them for whatever needs memory.
+    """
+    try:
+        most, used, parts = ((folder / name).read_text() for name in (files.most, files.used, "memory.stat"))
+    except OSError:
+        return []
+    if most.strip() == "max":
+        return []
+    cached = re.findall(rf"^{files.prefix}(?:in)?active_file (\d+)$", parts, re.MULTILINE)
+    return [int(most) - int(used) + sum(map(int, cached))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -66,32 +67,53 @@ class Rendering:
         layout: the layout of the projected centres.
         absgrad: whether the projected centres have an attribute `absgrad`: zeros before backward, then the sums of
             absolute gradients.
-        coordinate: inputs whose gradients are COO tensors over the visible Gaussians.
     """
 
     call: GaussianCall
     frame: Frame
     layout: Layout
     absgrad: bool = False
-    coordinate: tuple[str, ...] = ()
 
     def gradients(
         self, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
     ) -> dict[str, torch.Tensor]:
-        """Computes the gradients of the call as tensors; inputs in `coordinate` get COO tensors."""
+        """Computes the gradients of the call as tensors."""
         arrays = self.call.gradients(self.frame, upstream, wanted, release)
-        found = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return {**found, **{name: self._coordinates(found[name]) for name in self.coordinate if name in found}}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def _coordinates(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Returns a COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""
-        *scenes, cameras, count = self.layout.shape
-        radii = torch.from_numpy(self.frame.radii)
-        seen = (radii > 0).all(dim=-1).reshape(math.prod(scenes), cameras, count).any(dim=1).reshape(*scenes, count)
-        dense = gradient.reshape(*scenes, count, gradient.shape[-1])
-        return torch.sparse_coo_tensor(
-            seen.nonzero().T, dense[seen], dense.shape, is_coalesced=True, check_invariants=False
-        )
+
+@dataclass
+class SparseRows:
+    """Has tensors [.., N, k] get COO gradients, with an entry for each Gaussian that some camera of its scene sees.
+
+    Attributes:
+        seen: bool [.., N] which these are; to be set before the backward pass.
+    """
+
+    seen: torch.Tensor | None = None
+
+    def of(self, value: Any) -> Any:
+        """Returns a tensor of the same values whose gradient reaches `value` as a COO tensor; others unchanged."""
+        # Conversions of type, device or shape have no sparse gradients, so that this comes before all of them.
+        return _SparseGradient.apply(self, value) if isinstance(value, torch.Tensor) else value  # type: ignore[no-untyped-call]
+
+
+class _SparseGradient(torch.autograd.Function):
+    """Returns a tensor unchanged, and its gradient as a COO tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.rows = rows
+        ctx.set_materialize_grads(False)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        if gradient is None:
+            return None, None
+        seen = ctx.rows.seen.to(gradient.device)
+        values, places = gradient[seen], seen.nonzero().T
+        return None, torch.sparse_coo_tensor(places, values, gradient.shape, is_coalesced=True, check_invariants=False)
 
 
 def draw(

@@ -299,4 +299,4 @@ class RemoteFunction(torch.autograd.Function):
 
 def _like(value: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     gradient = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
-    return gradient if gradient.is_sparse else gradient.reshape(shape).to(dtype)
+    return gradient.reshape(shape).to(dtype)

@@ -304,6 +304,20 @@ def test_gsplats_results_have_gsplats_shapes(mode: str, packed: bool, client: Cl
     assert given["means"].grad.is_sparse == packed
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_sparse_gradients_of_gsplats_function_are_the_dense_ones(dtype: torch.dtype, client: Client) -> None:
+    passed = with_name(arguments(), "backgrounds")
+    given = {name: tensor.detach().to(dtype).requires_grad_() for name, tensor in passed.items()}
+    expected: dict[str, torch.Tensor] = {}
+    for sparse in (False, True):
+        images = rasterization_2dgs(**given, **SIZE, packed=True, sparse_grad=sparse, target=client.target)
+        images[0].square().sum().backward()
+        for name in ("means", "quats", "scales"):
+            found, given[name].grad = given[name].grad, None
+            assert found.is_sparse == sparse and found.dtype == dtype and found.shape == given[name].shape
+            assert torch.equal(found.to_dense(), expected.setdefault(name, found.to_dense()))
+
+
 def test_ellipsoids_are_refused(client: Client) -> None:
     with pytest.raises(InvalidArgument, match=r'primitive: expected "surfel" or none, got "volume"; render_gaussians'):
         render_gaussians_2d(**arguments(), **SIZE, primitive="volume", client=client)

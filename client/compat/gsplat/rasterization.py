@@ -28,13 +28,15 @@ from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared, six_numbers
-from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
+from lumigrad.client.torch.gaussian_nodes import Rendering, SparseRows, draw, project
 from lumigrad.client.torch.remote import outside_graphs, requires_gradient, run
 
 _TILE_SIZE = 16
 _RAY_TILE_SIZE, _LARGE_PICTURE = 8, 1080
 # Replaces a near plane of 0, with which gsplat divides by zero for Gaussians in the camera's plane.
 LEAST_NEAR = 1e-6
+# Arguments whose gradients are COO tensors with sparse_grad.
+SPARSE = ("means", "quats", "scales")
 
 
 @outside_graphs
@@ -132,7 +134,9 @@ def rasterization(
         # gsplat has smaller tiles along rays, except in large pictures.
         default = _RAY_TILE_SIZE if with_eval3d and min(width, height) < _LARGE_PICTURE else _TILE_SIZE
         tile_size = whole_number("tile_size", default if tile_size is None else tile_size, 1, 1 << 15)
-        tensors = _prepared(given)
+        rows = SparseRows()
+        is_sparse = packed and sparse_grad
+        tensors = _prepared({**given, **{name: rows.of(given[name]) for name in SPARSE}} if is_sparse else given)
         tensors, cameras, settings = _cameras(given, tensors)
         with_radii = requires_gradient(tensors.inputs.values()) and not with_ut
         call = GaussianCall(
@@ -150,10 +154,12 @@ def rasterization(
             cameras=cameras,
             batch=tensors.batch,
             outputs=(*_images(given), *(("radii",) if with_radii else ())),
-            sparse=packed and sparse_grad,
+            sparse=is_sparse,
         )
         frame = run(call, tensors.inputs)
-    values = _values(given, call, tensors, tensors.placed(torch.from_numpy(frame.radii)) if with_radii else None)
+    radii = tensors.placed(torch.from_numpy(frame.radii)) if with_radii else None
+    rows.seen = None if radii is None else (radii > 0).all(dim=-1).any(dim=-2)
+    values = _values(given, call, tensors, radii)
     images = with_derived(_images_of(given, values, call, frame, tensors))
     images = {name: tensors.placed(image) for name, image in images.items()}
     size = frame.request.cameras[0].width, frame.request.cameras[0].height
@@ -220,12 +226,11 @@ def _images_of(
     """Returns the images [V, H, W, ...], as part of the graph if an input is."""
     if not requires_gradient(tensors.inputs.values()):
         return {name: torch.from_numpy(frame[name]) for name in IMAGES if name in frame}
-    is_sparse = given["packed"] and given["sparse_grad"]
-    layout, coordinate = values.layout, ("means", "quats", "scales") if is_sparse else ()
+    layout = values.layout
     if given["with_eval3d"]:
         # Projected centres have no gradient along rays, as in gsplat.
         return draw(Rendering(call, frame, layout), None, None, tensors.inputs)
-    rendering = Rendering(call, frame, layout, given["absgrad"], coordinate)
+    rendering = Rendering(call, frame, layout, given["absgrad"])
     empty = torch.empty(*layout.rows, 2, dtype=torch.float32, device=layout.device)
     values.centres, echo = project(rendering, empty, tensors.inputs)
     return draw(rendering, values.centres, echo, tensors.inputs, lambda: values.is_read)

@@ -18,7 +18,7 @@ from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, with
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
-from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
+from lumigrad.client.torch.gaussian_nodes import Rendering, SparseRows, draw, project
 from lumigrad.client.torch.remote import full_precision, outside_graphs, run
 from lumigrad.client.torch.surfels import surface_normals, three_scales
 
@@ -72,6 +72,9 @@ def rasterization_2dgs(
     """
     del eps2d
     _check_modes(render_mode, depth_mode, distloss)
+    rows = SparseRows()
+    if packed and sparse_grad:
+        means, quats, scales = map(rows.of, (means, quats, scales))
     # Scales may be negative, as for volumes, if optimisers step them without an activation.
     scales = three_scales(scales.abs()) if isinstance(scales, torch.Tensor) else scales
     if "RGB" not in render_mode:
@@ -103,11 +106,11 @@ def rasterization_2dgs(
             sparse=packed and sparse_grad,
         )  # fmt: skip
         frame = run(call, tensors.inputs)
-    coordinate = ("means", "quats", "scales") if packed and sparse_grad else ()
     values = Intermediates(
         _Geometry(tensors, frame), (*tensors.views, tensors.count), tensors.device, packed, names=_NAMES
     )
-    rendering = Rendering(call, frame, values.layout, absgrad, coordinate)
+    rows.seen = (values.compute("radii") > 0).all(dim=-1).any(dim=-2)
+    rendering = Rendering(call, frame, values.layout, absgrad)
     centres, _ = project(rendering, values["means2d"], tensors.inputs)
     values.centres, values.is_read = centres, True
     # A leaf, whose gradient follows from the images alone.

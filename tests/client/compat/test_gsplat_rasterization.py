@@ -11,6 +11,7 @@ from support.rotations import rotations
 from support.workers.worker import WorkerProcess
 
 CAMERAS = 2
+ON_A_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 KEYS = (
     "batch_ids camera_ids gaussian_ids radii means2d depths conics opacities tile_width tile_height tiles_per_gauss "
     "isect_ids flatten_ids isect_offsets width height tile_size n_batches n_cameras"
@@ -123,6 +124,23 @@ def test_packed_and_sparse_gradients_are_the_dense_ones(rasterize, batch):
                 assert gradient.dense_dim() == 1
                 assert torch.equal(gradient.coalesce().indices().T, visible.any(dim=-2).nonzero())
     assert (meta["means2d"].absgrad >= meta["means2d"].grad.abs() - 1e-4).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device"),
+    [(torch.float64, "cpu"), (torch.float16, "cpu"), pytest.param(torch.float32, "cuda", marks=ON_A_GPU)],
+    ids=str,
+)
+def test_sparse_gradients_come_in_the_type_and_place_of_the_input(rasterize, dtype, device):
+    given = {name: tensor.detach().to(device, dtype).requires_grad_() for name, tensor in splats().items()}
+    given |= {name: given[name].detach().double() for name in ("viewmats", "Ks")}
+    dense = {}
+    for sparse in (False, True):
+        rasterize(given, packed=True, sparse_grad=sparse)[0].square().sum().backward()
+        for name in ("means", "quats", "scales"):
+            found, given[name].grad = given[name].grad, None
+            assert (found.is_sparse, found.dtype, found.device.type) == (sparse, dtype, device), name
+            assert torch.equal(found.to_dense(), dense.setdefault(name, found)) and dense[name].any(), name
 
 
 def test_sparse_gradients_step_a_sparse_optimizer(rasterize):

@@ -76,6 +76,20 @@ class Meta(dict[str, Any]):
         return self.copy() | other
 
 
+def in_this_mode(compute: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that records gradients if they are recorded now, wherever it is called.
+
+    Otherwise a value that is first read without gradients, such as to print it, would have none in a loss.
+    """
+    is_recorded, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def computed() -> Any:
+        with torch.inference_mode(is_inference), torch.set_grad_enabled(is_recorded):
+            return compute()
+
+    return computed
+
+
 class _Later:
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
@@ -299,4 +313,5 @@ def meta_of(
         "n_batches": math.prod(tensors.batch),
         "n_cameras": tensors.cameras,
     }
-    return Meta(known, {**later, **of_tiles} if tiles else later)
+    every = {**later, **of_tiles} if tiles else later
+    return Meta(known, {name: in_this_mode(compute) for name, compute in every.items()})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
 
 from lumigrad.client import Client
-from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
+from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization, rasterization_2dgs
 from lumigrad.client.torch import render_gaussians
 from support.fault_proxy import FaultProxy
 from support.gaussians.splats import HEIGHT, WIDTH, splats
@@ -88,6 +89,23 @@ def test_other_tensors_that_were_changed_before_meta_was_read_are_named(rasteriz
     tensors["means"] += 1
     with pytest.raises(GsplatArgumentError, match=r"^means: expected the values of the call, but they were changed in"):
         meta["radii"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("function", [rasterization, rasterization_2dgs])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_values_have_the_gradients_of_the_call_in_whatever_mode_they_are_read(
+    mode: Callable[[], AbstractContextManager[None]], function: Any, packed: bool, worker_process: WorkerProcess
+) -> None:
+    options = {"width": WIDTH, "height": HEIGHT, "packed": packed, "target": worker_process.target}
+    names = ("depths", "conics" if function is rasterization else "ray_transforms")
+    meta = function(**splats(), **options)[-1]
+    with mode():
+        assert all(torch.is_tensor(meta[name]) for name in ("tiles_per_gauss", "depths"))
+    assert all(meta[name].requires_grad and not meta[name].is_inference() for name in names)
+    with mode():
+        meta = function(**splats(), **options)[-1]
+    assert not any(meta[name].requires_grad for name in (*names, "means2d"))
 
 
 def test_centres_that_are_read_late_are_the_same_and_part_of_the_graph(rasterize: Rasterize) -> None:

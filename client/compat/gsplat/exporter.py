@@ -13,7 +13,7 @@ import torch
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.compat.gsplat.options import gsplat_refusals
+from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
 from lumigrad.client.formats.compressed_ply import write_compressed_ply
 from lumigrad.client.formats.inria_ply import look_columns
 from lumigrad.client.formats.ply_header import PlyHeader, write_vertices
@@ -46,7 +46,7 @@ def export_splats(
         save_to: a file to write the bytes to, too.
 
     Raises:
-        GsplatArgumentError: a shape or the format is invalid.
+        GsplatArgumentError: a shape or the format is invalid, or the format cannot store an empty scene.
 
     Example:
         export_splats(means, scales, quats, opacities, sh0, shN, save_to="scene.ply")
@@ -60,6 +60,9 @@ def export_splats(
     arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
     finite = [np.isfinite(array).all(axis=tuple(range(1, array.ndim))) for array in arrays.values()]
     arrays = {name: array[np.logical_and.reduce(finite)] for name, array in arrays.items()}
+    if format == "ply_compressed" and not len(arrays["means"]):
+        text = 'expected at least one Gaussian of finite values with format="ply_compressed", got none'
+        raise GsplatArgumentError.of("means", f'{text}; pass format="ply", which can store empty scenes')
     with TemporaryDirectory() as folder:
         path = Path(folder, "scene")
         sh = np.concatenate([arrays["sh0"], arrays["shN"]], axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,8 @@ def test_files_keep_the_parameters(tmp_path: Path):
             np.testing.assert_allclose(getattr(scene, name)[order], expected[kept].numpy()[reference], atol=atol)
     gsplat.export_splats(**splats(0), save_to=path)
     assert all(len(value) == 0 for value in gsplat.load_ply_to_splats(path).values())
+    with pytest.raises(ValueError, match=r"^means: expected at least one Gaussian of finite values with format="):
+        gsplat.export_splats(**{**given, "means": given["means"] * math.nan}, format="ply_compressed")
     flat = {**given, "shN": given["shN"][:, :0]}
     gsplat.export_splats(**flat, save_to=path)
     assert gsplat.load_ply_to_splats(path)["shN"].shape == (COUNT - 1, 0, 3)
@@ -150,6 +153,30 @@ def test_selective_adam_steps_visible_rows():
         value[seen] -= 0.1 * mean[seen] / (np.sqrt(square[seen]) + 1e-15)
         close(parameter.detach(), value)
     assert set(optimizer.state[parameter]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("shape", [(3,), (9,), (2, 6)], ids=str)
+def test_selective_adam_refuses_the_rows_of_other_parameters(shape: tuple[int, ...]) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(6, 3))
+    optimizer = gsplat.SelectiveAdam([parameter], eps=1e-8, betas=(0.9, 0.99))
+    parameter.grad = torch.ones(6, 3)
+    text = (
+        rf"^visibility: expected a value for each of the 6 rows of a parameter, got shape {re.escape(str(list(shape)))}"
+    )
+    with pytest.raises(ValueError, match=text):
+        optimizer.step(torch.ones(shape))
+    assert not parameter.any() and not optimizer.state
+
+
+def test_selective_adam_steps_by_sparse_gradients_as_by_dense_ones() -> None:
+    values = []
+    for as_given in (torch.Tensor.to_dense, lambda gradient: gradient.to_sparse(1)):
+        parameter = torch.nn.Parameter(uniform(6, 3))
+        optimizer = gsplat.SelectiveAdam([parameter], eps=1e-8, betas=(0.9, 0.99))
+        parameter.grad = as_given(uniform(6, 3, seed=1) * torch.tensor([1.0, 0, 1, 1, 0, 1])[:, None])
+        optimizer.step(torch.tensor([1, 0, 1, 0, 0, 1]))
+        values.append(parameter.detach())
+    assert torch.equal(*values)
 
 
 def test_values_of_a_scene_follow_its_rows_and_a_stage_draws_it():

@@ -73,6 +73,21 @@ def test_every_change_of_rows_reaches_optimizers_and_statistics() -> None:
     assert not moments(params, optimizers, "opacities").any() and moments(params, optimizers, "means").any()
 
 
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.RAdam, torch.optim.Adadelta])
+def test_states_of_optimizers_without_rows_are_kept(kind: Any) -> None:
+    params = parameters()
+    optimizers = {name: kind([value], lr=0.01) for name, value in params.items()}
+    for name, value in params.items():
+        value.grad = torch.ones_like(value)
+        optimizers[name].step()
+    before = dict(optimizers["means"].state[params["means"]])
+    Splats(params, optimizers, {}).duplicate(torch.ones(40, dtype=torch.bool))
+    found = optimizers["means"].state[params["means"]]
+    for name, old in before.items():
+        assert len(found[name]) == 80 if old.ndim else torch.equal(found[name], old), name
+    optimizers["means"].step()
+
+
 def test_split_gaussians_are_sampled_from_their_parents() -> None:
     torch.manual_seed(1)
     params = parameters(4000)

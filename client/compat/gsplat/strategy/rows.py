@@ -191,9 +191,9 @@ def replace_rows(
         for group in optimizer.param_groups:
             group["params"] = [new if each is old else each for each in group["params"]]
         if moments is not None:
-            # A step may be a tensor, but has no rows.
+            # Some tensors have no rows, such as steps, and the products of NAdam's decays.
             optimizer.state[new] = {
-                key: of_moment(key, value) if key != "step" and torch.is_tensor(value) else value
+                key: of_moment(key, value) if key != "step" and torch.is_tensor(value) and value.ndim else value
                 for key, value in moments.items()
             }
 

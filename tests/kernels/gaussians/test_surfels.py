@@ -23,8 +23,11 @@ from support.gaussians.surfels import Pinhole
 
 MOTION = np.eye(4)
 MOTION[:3, :3], MOTION[:3, 3] = turned(0.2, 0.3, -0.1), (0.1, -0.2, 0.15)
+WIDE = cloud(20, seed=9)
+WIDE["scales"] = 4 * WIDE["scales"]
 CASES = {
     "colors": SurfelCase(cloud()),
+    "across the camera's plane": SurfelCase(WIDE),
     "harmonics": SurfelCase(cloud(seed=5, degree=2), settings={"sh_degree": 2, "tile_size": 8}),
     "moved": SurfelCase(cloud(seed=6, degree=1), settings={"sh_degree": 1}, moved=17, transform=MOTION),
     "five channels": SurfelCase(cloud(seed=7, channels=5), settings={"semantics": "gsplat"}, background=False),

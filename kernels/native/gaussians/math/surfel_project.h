@@ -65,7 +65,7 @@ LG_INLINE SurfelShape<F> surfel_shape(const View& view, const Pose& pose, const 
 // plane is met within the corresponding number of standard deviations, widened by the disc.
 template <class F>
 struct SurfelReach {
-  F x, y, a, b, c;
+  F x, y, a, b, c, schur;
 };
 template <class F>
 LG_INLINE SurfelReach<F> surfel_reach(const SurfelShape<F>& s, F reach2) {
@@ -89,6 +89,8 @@ LG_INLINE SurfelReach<F> surfel_reach(const SurfelShape<F>& s, F reach2) {
   e.a = select(bounded, (xx + wider) * inverse, everywhere);
   e.b = select(bounded, xy * inverse, zero);
   e.c = select(bounded, (yy + wider) * inverse, everywhere);
+  // The determinant of an ellipse that is everywhere has no room in float32.
+  e.schur = select(bounded, determinant(e.a, e.b, e.c) / e.c, everywhere);
   return e;
 }
 
@@ -153,7 +155,7 @@ LG_INLINE ProjectedSurfel<F> project_surfel(const View& view, const Pose& pose, 
   to.reach_y = g.y = mean.y + reach.y;
   struct {
     F a, b, c, sharp, schur;
-  } f = {reach.a, reach.b, reach.c, F(0.0f), determinant(reach.a, reach.b, reach.c) / reach.c};
+  } f = {reach.a, reach.b, reach.c, F(0.0f), reach.schur};
   const auto seen = g.visible;
   finish_ellipse(view, settings, f, gaussian.opacity, g);
   // Visibility and the box do not follow from the ellipse.

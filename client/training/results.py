@@ -15,7 +15,7 @@ from lumigrad.v1 import density_pb2, tensor_pb2, training_pb2
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of the gradient of one parameter, with respect to the scene's values.
+    """Statistics of the gradient of one parameter as it is optimised: of logarithms of scales, of logits of opacities.
 
     Attributes:
         norm: Euclidean norm.

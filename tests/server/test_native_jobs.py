@@ -27,6 +27,7 @@ from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
+from support.timed_queue import TimedQueue
 from support.workers.held_device import Asked, StandInCall, held
 from support.workers.slow_render import wait_until
 
@@ -81,6 +82,19 @@ def test_a_native_job_runs_and_its_time_is_the_devices(executor: DeviceExecutor)
     assert executor.queue.busy_seconds >= 0.03
     assert executor.queue.last_success > 0.0
     assert not executor.is_busy and executor.held_seconds == 0.0
+
+
+def test_the_time_of_the_device_never_falls() -> None:
+    """Prometheus would take a lower value for a new count, and add all of it to its rate."""
+    queue, seen = TimedQueue(), [0.0]
+    for _ in range(3):
+        queue.put(queue.job())
+        queue.take()
+        seen.append(queue.native.busy_seconds)
+        # As the kernels measure it, without what their caller does before and after.
+        queue.native.finish(0.0, True)
+        seen.append(queue.native.busy_seconds)
+    assert seen == sorted(seen) and seen[-1] > 0.0
 
 
 def anywhere(executor: DeviceExecutor, **demand: Any) -> tuple[ProbeJob, Outcome]:

@@ -190,9 +190,7 @@ void Queue::leave(std::uint64_t sequence, std::shared_ptr<LeftWork> work) {
 void Queue::settled() {
   const std::lock_guard lock(mutex_);
   if (!settling_) throw std::logic_error("there is nothing to settle");
-  const double seconds = seconds_of(Clock::now() - *busy_since_);
-  busy_seconds_ += seconds;
-  busy_since_.reset();
+  const double seconds = count_busy();
   mean_seconds_ += kNewest * seconds;
   lines_.charge_later(settling_->tenant, settling_->priority, seconds);
   settling_.reset();
@@ -252,6 +250,14 @@ std::size_t Queue::predicted_bytes() const {
 bool Queue::is_busy() const {
   const std::lock_guard lock(mutex_);
   return running_ || lines_.size() > 0;
+}
+
+// Counts the work that ends now, and returns its seconds. Measured when the sum is, so that busy_seconds() never falls.
+double Queue::count_busy() {
+  const double seconds = seconds_of(Clock::now() - *busy_since_);
+  busy_seconds_ += seconds;
+  busy_since_.reset();
+  return seconds;
 }
 
 double Queue::held_seconds() const {
@@ -401,8 +407,7 @@ void Queue::run_native(Lock& lock) {
 void Queue::end(Lock& lock, double seconds, bool ok) {
   const Jobs jobs = running_->jobs;
   running_.reset();
-  busy_seconds_ += seconds;
-  busy_since_.reset();
+  count_busy();
   last_success_ = ok ? Clock::now() : Clock::time_point::min();
   mean_seconds_ += kNewest * (seconds - mean_seconds_);
   lines_.charge(seconds);

@@ -71,7 +71,7 @@ class Queue {
   bool is_busy() const;                 // Whether a job runs or waits.
   // Seconds since the running batch started or its kernels last made progress; 0 if no batch runs.
   double held_seconds() const;
-  // Seconds that the device's thread has worked.
+  // Seconds that the device's thread has worked; never falls.
   double busy_seconds() const;
   // When the last batch ended; the least time point if it failed.
   Clock::time_point last_success() const;
@@ -106,6 +106,7 @@ class Queue {
   bool must_settle() const;
   void run_native(Lock& lock);
   void end(Lock& lock, double seconds, bool ok);
+  double count_busy();
 
   mutable std::mutex mutex_;  // Guards all members that follow.
   std::condition_variable changed_;

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -212,14 +211,15 @@ class _Stream:
         Otherwise tells the stream to end and returns None.
         """
         try:
-            with suppress(grpc.RpcError):
-                left = self.line.next(self._raw, self)
-                if left is None:
-                    # There may be no further frame because the call has ended.
-                    self.call.check()
-                    self.finish(None)
-                return left
-            # gRPC's error refers to itself, and would keep all objects of the stream until garbage collection.
+            left = self.line.next(self._raw, self)
+            if left is None:
+                # There may be no further frame because the call has ended.
+                self.call.check()
+                self.finish(None)
+            return left
+        except grpc.RpcError as error:
+            # gRPC's error refers to itself and, through its traceback, would keep all objects of the stream.
+            error.__traceback__ = None
             self.finish(CancelledError())
         except BaseException as error:
             self.finish(error)

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lumigrad.protos.service import SINGLE_REPLY
 from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
 from support.calls.valid_requests import ALL_METHODS
 from support.workers.tenant import tenant_client
@@ -22,6 +23,7 @@ TOKEN = "0123456789abcdef"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 process = worker_fixture("--queue-size", "4", tokens={"alice": TOKEN})
+few = worker_fixture("--queue-size", "4", "--max-streams", "16", "--max-trainings", "16", tokens={"alice": TOKEN})
 
 
 @contextmanager
@@ -115,3 +117,39 @@ def test_watchers_hear_that_a_worker_stops(tmp_path: Path) -> None:
         process.signal()
         assert next(watcher).status == NOT_SERVING
         assert process.wait() == 0
+
+
+# Methods whose requests C++ reads, with the metadata for it.
+READERS = {"RenderService/Render": [SINGLE_REPLY], "RenderService/RenderStream": []}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_calls_that_are_cancelled_before_they_say_anything_leave_their_connection_usable(
+    few: WorkerProcess, name: str
+) -> None:
+    """gRPC refuses all further calls of a connection once 128 of its calls are left on the worker."""
+    said_enough = threading.Event()
+
+    def say_nothing() -> Iterator[bytes]:
+        said_enough.wait()
+        yield from ()
+
+    metadata = [("authorization", f"Bearer {TOKEN}"), *READERS[name]]
+    with grpc.insecure_channel(few.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        ask = channel.stream_stream(f"/lumigrad.v1.{name}")
+        for _ in range(20):
+            calls = [ask(say_nothing(), metadata=metadata, timeout=120) for _ in range(8)]
+            wait_for_calls(few, 8)
+            for call in calls:
+                call.cancel()
+            wait_for_calls(few, 0)
+        client: RawClient = tenant_client(channel, TOKEN)
+        assert client.render(spec_of(), cloud=sphere_cloud(5), timeout=60).arrays
+    said_enough.set()
+
+
+def wait_for_calls(process: WorkerProcess, count: int) -> None:
+    until = time.monotonic() + 60
+    while process.metric("lumigrad_calls_in_progress") != count:
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -165,9 +165,12 @@ class BoundShortCall final : public ShortCall {
     progress.receiving.end();
     progress.has_begun = message != nullptr;
     if (message != nullptr) return nb::steal(message);
-    // A gRPC error is part of a reference cycle, and its traceback keeps the frames that re-raise it alive.
-    if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-    PyErr_Clear();
+    if (PyErr_Occurred() == nullptr) return nb::none();
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+    // gRPC's error refers to itself and, through its traceback, to the frames of the call. They refer to this object,
+    // and it to the call, which the garbage collector cannot see: the call and its stream would stay forever.
+    const nb::python_error error;
+    PyException_SetTraceback(error.value().ptr(), Py_None);
     return nb::none();
   }
 

@@ -37,7 +37,8 @@ def _raise_later(interrupt: KeyboardInterrupt) -> None:
     Only a signal wakes a thread that waits for a lock. SIGURG does nothing if it comes too late, and SIGINT may be
     ignored.
     """
-    before = signal.getsignal(signal.SIGURG)
+    # A handler that Python has not installed cannot be put back; by default the signal is ignored.
+    before = signal.getsignal(signal.SIGURG) or signal.SIG_DFL
 
     def raise_again(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGURG, before)

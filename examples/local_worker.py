@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+
+# Signals that by default end a program at once, which would leave its worker behind; SIGHUP comes with the end of a
+# terminal.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -21,6 +27,9 @@ def worker(log_path: Path) -> Iterator[str]:
     if named:
         yield named
         return
+    for number in _ENDS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _stop)
     command = [str(Path(sys.executable).with_name("lumigrad")), "serve", "--port", "0", "--metrics-port", "0"]
     # A session of its own: Ctrl-C reaches this program alone, which then ends the worker.
     with (
@@ -38,3 +47,7 @@ def worker(log_path: Path) -> Iterator[str]:
             process.terminate()
             # Popen does not wait after Ctrl-C.
             process.wait()
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)

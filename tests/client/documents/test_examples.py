@@ -134,6 +134,24 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_program_that_is_ended_or_loses_its_terminal_leaves_no_worker(number: signal.Signals, tmp_path: Path):
+    program = "import signal, local_worker\nwith local_worker.worker(local_worker.Path('log')) as target:\n" + (
+        "    print(target, flush=True)\n    signal.pause()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "LUMIGRAD_TARGET"}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**environment, "PYTHONPATH": str(EXAMPLES)}
+    ) as process:
+        assert process.stdout.readline().startswith("127.0.0.1:")
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(100) == 128 + number
+    assert started and not psutil.wait_procs(started, timeout=100)[1]
+
+
+@pytest.mark.slow
 def test_the_planner_runs_by_itself(tmp_path: Path, run_example):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
     said = run_example("planner.py", "--steps", 10, "--output", tmp_path)

@@ -35,7 +35,9 @@ def test_a_worker_whose_announcement_nobody_takes_serves_and_stops(output: str, 
         assert process.stderr is not None
         pid, log = int(process.stderr.readline()), ""
         while " INFO serving " not in log:
-            log += process.stderr.readline()
+            line = process.stderr.readline()
+            assert line, f"it has ended: {log}"
+            log += line
         os.kill(pid, signal.SIGTERM)
         log += process.stderr.read()
         assert (process.wait(60), "rror" in log) == (0, False), log

@@ -91,7 +91,7 @@ def test_the_time_of_the_device_never_falls() -> None:
         queue.put(queue.job())
         queue.take()
         seen.append(queue.native.busy_seconds)
-        # As the kernels measure it, without what their caller does before and after.
+        # Time as the kernels measure it, without what their caller does before and after.
         queue.native.finish(0.0, True)
         seen.append(queue.native.busy_seconds)
     assert seen == sorted(seen) and seen[-1] > 0.0

@@ -136,9 +136,14 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_program_that_is_ended_or_loses_its_terminal_leaves_no_worker(number: signal.Signals, tmp_path: Path):
-    program = "import signal, local_worker\nwith local_worker.worker(local_worker.Path('log')) as target:\n" + (
-        "    print(target, flush=True)\n    signal.pause()"
-    )
+    # Programs that nohup starts ignore SIGHUP, and so do their children.
+    program = f"""
+import signal, local_worker
+signal.signal({int(number)}, signal.SIG_DFL)
+with local_worker.worker(local_worker.Path("log")) as target:
+    print(target, flush=True)
+    signal.pause()
+"""
     environment = {name: value for name, value in os.environ.items() if name != "LUMIGRAD_TARGET"}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(

@@ -70,10 +70,18 @@ def pulsar() -> dict[str, Any]:
     return {"compat": (rows(jax.jit(jax.grad(divided))(given["radii"], shifts)), rows(slope))}
 
 
+def alone() -> dict[str, Any]:
+    """The devices of a loss and its gradients outside compiled code, and the device of the inputs."""
+    given, last = inputs("mesh_distance"), DEVICES[-1]
+    there = jax.device_put(given[0], last), given[1]
+    found = jax.tree.leaves(jax.value_and_grad(loss_of("mesh_distance", default_client()))(*there))
+    return {"eager": ([[each.id for each in leaf.devices()] for leaf in found], [[last.id]] * len(found))}
+
+
 def rows(tree: Any) -> list[Any]:
     return [np.asarray(leaf).ravel().tolist() for leaf in jax.tree.leaves(tree)]
 
 
 if __name__ == "__main__":
     assert len(DEVICES) > 1
-    print(json.dumps({**{name: compared(name) for name in OWN}, "pulsar": pulsar()}))
+    print(json.dumps({**{name: compared(name) for name in OWN}, "pulsar": pulsar(), "alone": alone()}))

@@ -29,7 +29,7 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     if value is None:
         raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")
     array = real(name, value)
-    check_shape(name, array.shape, shape, "; use jax.vmap")
+    check_shape(name, array.shape, shape, "; use jax.vmap" if array.ndim > len(shape) else "")
     return array
 
 

@@ -120,11 +120,11 @@ def render_gaussians(
     """Renders Gaussians on a worker, differentiably.
 
     This is the JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3],
-    quats [N, 4] (w, x, y, z) and scales [N, 3], or covariances [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], or
-    coefficients [N, K, D] with the setting sh_degree; viewmats [C, 4, 4] world to camera and Ks [C, 3, 3], pixels, or
-    `camera` instead; background [C, D], [D] or one number; transforms (begin, end, matrix [4, 4]), or (begin, end,
-    matrix, matrix_end) for slices that move during a rolling shutter's exposure. Lengths are in scene units. Use
-    `jax.vmap` for several scenes.
+    quats [N, 4] (w, x, y, z) and scales [N, 3], of surfels also [N, 2], or covariances [N, 3, 3]; opacities [N]; colors
+    [N, D] or [C, N, D], or coefficients [N, K, D] with the setting sh_degree; viewmats [C, 4, 4] world to camera and
+    Ks [C, 3, 3], pixels, or `camera` instead; background [C, D], [D] or one number; transforms (begin, end, matrix
+    [4, 4]), or (begin, end, matrix, matrix_end) for slices that move during a rolling shutter's exposure. Lengths are
+    in scene units. Use `jax.vmap` for several scenes.
 
     For sensors, the coefficients in `lens`, viewmats_end [C, 4, 4] and rays [C, H, W, 6] are arrays too.
 
@@ -157,6 +157,8 @@ def render_gaussians(
     )
     arguments["viewmats"] = views.inputs.get("view") if viewmats is None else viewmats
     arguments["Ks"] = views.inputs.get("projection") if Ks is None else Ks
+    if chosen_settings.primitive == "surfel":
+        arguments["scales"] = _three(scales)
     inputs = _inputs(arguments, chosen_settings.sh_degree)
     matrices, of_sensors = sensor_inputs(
         views, (len(inputs["view"]),), _ARRAYS, lens=lens, viewmats_end=viewmats_end, rays=rays
@@ -214,6 +216,11 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
         "view": viewmats,
         "projection": shaped("Ks", given["Ks"], (len(viewmats), 3, 3)),
     }
+
+
+def _three(scales: Any) -> Any:
+    """Pads scales [N, 2] with 0 to [N, 3]; returns other values unchanged."""
+    return jnp.pad(real("scales", scales), ((0, 0), (0, 1))) if np.shape(scales)[1:] == (2,) else scales
 
 
 def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:

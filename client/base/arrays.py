@@ -108,7 +108,9 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
         raise InvalidArgument.of(name, f"expected numbers{shaped}, got {got}")
     if shape is not None:
         check_shape(name, array.shape, shape)
-    result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()
+    # Numbers beyond float32 become infinite, which is refused where it matters.
+    with np.errstate(over="ignore"):
+        result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()
     result.flags.writeable = False
     return result
 

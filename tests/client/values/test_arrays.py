@@ -54,6 +54,11 @@ def test_dlpack_comes_in_without_a_copy():
     assert address(mesh.vertices) == address(VALUES)
 
 
+def test_numbers_beyond_float32_are_refused_by_name_without_numpys_warnings():
+    with np.errstate(all="raise"), pytest.raises(InvalidArgument, match="vertices: expected finite values"):
+        Mesh(1e39 * np.eye(3), [[0, 1, 2]])
+
+
 def test_arrays_on_a_gpu_come_in_by_their_own_means():
     np.testing.assert_array_equal(float32_array("x", LikeCupy(VALUES)), VALUES)
     with pytest.raises(InvalidArgument) as refused:

@@ -76,6 +76,8 @@ class Lease:
     # Whether the call may still write; until it ends, its regions are not reused.
     in_progress: bool = False
     is_released: bool = False
+    # Whether it is for a request, whose memory nobody needs once the lane is closed.
+    is_upload: bool = False
     regions: list[Region] = field(default_factory=list)
 
 
@@ -136,7 +138,7 @@ class Lane:
     def grant(self, number: int, length: int) -> Region | None:
         """Lease a region for an upload; None if there is no room."""
         with self._lock:
-            lease = self._leases.get(number) or Lease(number)
+            lease = self._leases.get(number) or Lease(number, is_upload=True)
             region = None if lease.in_progress else self._take(lease, length)
             if region is not None:
                 self._leases[number] = lease
@@ -191,7 +193,7 @@ class Lane:
             self._is_frozen = True
 
     def close(self, *, has_left: bool = True) -> None:
-        """Free all memory; if the caller has not left, it keeps the content of what it has leased."""
+        """Free all memory; if the caller has not left, it keeps the content of the replies that it has leased."""
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
@@ -199,7 +201,7 @@ class Lane:
                 # intact. This also breaks the reference cycle, so that memory is unmapped without the garbage
                 # collector.
                 lease, region.lease = region.lease, None
-                if has_left or lease is None:
+                if has_left or lease is None or lease.is_upload:
                     region.free()
             for lease in self._leases.values():
                 lease.regions.clear()

@@ -291,6 +291,22 @@ def test_memory_that_nobody_uses_goes_back_after_a_while() -> None:
         assert account.taken == 0
 
 
+def test_of_who_is_no_longer_admitted_the_replies_stay_and_the_uploads_go() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        account = Account("bytes", 16 * MIB, "--lane-mib")
+        lane = Lane("", here, account)
+        upload, lease = lane.grant(1, MIB), lane.begin(2)
+        assert upload is not None and lease is not None
+        reply = lane.lease_region(lease, MIB)
+        assert reply is not None
+        upload.memory[:] = reply.memory[:] = 7
+        lane.end(lease, delivered=True)
+        lane.close(has_left=False)
+        assert account.taken == 0 and (reply.memory == 7).all()
+        assert not upload.memory.any(), "the pages are gone, whoever has them mapped"
+
+
 def test_what_is_let_go_of_while_it_is_read_is_not_used() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:

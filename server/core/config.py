@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 MIB = 1 << 20
+A_HOST = "expected a name or an address of this machine, such as 127.0.0.1 or ::1"
 
 
 class ConfigError(ValueError):
@@ -186,6 +187,7 @@ class Config:
             )
         if self.metrics_tls and not self.tls_cert:
             raise ConfigError("--metrics-tls: expected --tls-cert and --tls-key too, whose certificate it uses")
+        self._check_host()
         if self.is_loopback or self.insecure:
             return
         lacks = []
@@ -198,6 +200,14 @@ class Config:
                 f"--host: {self.host} can be reached from other machines, so calls must be encrypted and "
                 f"authenticated: set {', and '.join(lacks)}; or set --insecure if the network is trusted"
             )
+
+    def _check_host(self) -> None:
+        try:
+            # Names have neither, unlike addresses of Unix sockets, URLs and HOST:PORT.
+            if ":" in self.host or "/" in self.host:
+                ipaddress.ip_address(self.host)
+        except ValueError:
+            raise ConfigError(f"--host: {A_HOST}, got {self.host!r}") from None
 
     def chosen(self) -> dict[str, Any]:
         """Return the settings that differ from the default."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from lumigrad.server.core.config import ConfigError
+from lumigrad.server.core.config import A_HOST, ConfigError
 
 # Errors of addresses that this machine does not have; names that lead to none have no number.
 _OF_HOSTS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
@@ -38,5 +38,4 @@ def unusable(option: str, host: str, port: int, error: OSError | UnicodeError) -
     why = (error.strerror if isinstance(error, OSError) else None) or error
     if number is not None and number not in _OF_HOSTS:
         return ConfigError(f"{option}: cannot listen on {where}: {why}")
-    expected = "expected a name or an address of this machine, such as 127.0.0.1 or ::1"
-    return ConfigError(f"{option.replace('port', 'host')}: {expected}, got {host!r} ({why})")
+    return ConfigError(f"{option.replace('port', 'host')}: {A_HOST}, got {host!r} ({why})")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
@@ -18,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     options: dict[str, str] = {}
     _open_closed_streams()
+    _name_output()
     try:
         return _run(argv, options)
     except (Exception, KeyboardInterrupt) as error:
@@ -27,13 +30,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_closed_streams() -> None:
     """Opens closed standard streams on the null device, before other files take their descriptors.
 
-    Child processes inherit them, as they inherit other standard streams.
+    Child processes inherit them, as they inherit other standard streams. Results cannot be written to a closed standard
+    output: that is an error, as of other programs.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, mode, flags in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)  # noqa: SIM115
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115
+
+
+def _name_output() -> None:
+    """Makes errors of standard output name it, also while a command prints more than a buffer holds."""
+    binary = getattr(sys.stdout, "buffer", None)
+    raw = getattr(binary, "raw", binary)
+    if isinstance(raw, io.FileIO):
+        raw.write = naming("standard output")(partial(io.FileIO.write, raw))  # type: ignore[method-assign]
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:
@@ -60,8 +72,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     except ModuleNotFoundError as error:
         raise missing(entry, error) from error
     # Flushed here, where an error can still be reported.
-    with naming("standard output"):
-        sys.stdout.flush()
+    sys.stdout.flush()
     return code
 
 

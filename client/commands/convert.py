@@ -41,15 +41,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    lost = _with_levels(arguments) if arguments.levels else _as_file(arguments)
+    written, lost = _with_levels(arguments) if arguments.levels else _as_file(arguments)
     _write_beside(arguments.scene, arguments.output)
+    # Printed last, since that may fail.
+    print(f"{arguments.output}: {written}")
     if lost:
         say(f"{arguments.output} {'; '.join(lost)}")
     return 0
 
 
-def _as_file(arguments: argparse.Namespace) -> list[str]:
-    """Writes one file and prints a summary; returns what the format loses."""
+def _as_file(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """Writes one file; returns a summary, and what the format loses."""
     if not str(arguments.output).lower().endswith(WRITABLE):
         names = ", ".join(WRITABLE)
         raise InvalidArgument.of(
@@ -61,12 +63,11 @@ def _as_file(arguments: argparse.Namespace) -> list[str]:
     with replacing(arguments.output):
         save_scene(stored, arguments.output)
     size = counted(scene_bytes(arguments.output), "bytes")
-    print(f"{arguments.output}: {counted(len(stored), 'Gaussians')}, {size}")
-    return losses(stored, suffix_of(arguments.output))
+    return f"{counted(len(stored), 'Gaussians')}, {size}", losses(stored, suffix_of(arguments.output))
 
 
-def _with_levels(arguments: argparse.Namespace) -> list[str]:
-    """Writes a folder of levels of detail and prints a summary; returns what the format loses."""
+def _with_levels(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """Writes a folder of levels of detail; returns a summary, and what the format loses."""
     if arguments.lod is not None:
         raise InvalidArgument.of("lod", "levels are built from the finest; leave it out")
     if str(arguments.output).lower().endswith(WRITABLE) and not arguments.output.is_dir():
@@ -78,12 +79,9 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     if built.skipped:
         say(f"left out {counted(built.skipped, 'Gaussians')} with values that are not finite")
     size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
-    print(
-        f"{arguments.output}: {counted(built.count, 'Gaussians')} in {counted(built.pages, 'pages')} with "
-        f"{counted(built.levels, 'levels')}, "
-        f"{size:,} bytes"
-    )
-    return losses(built.example, ".sog")
+    pages, levels = counted(built.pages, "pages"), counted(built.levels, "levels")
+    written = f"{counted(built.count, 'Gaussians')} in {pages} with {levels}, {size:,} bytes"
+    return written, losses(built.example, ".sog")
 
 
 def _write_beside(scene: Path, output: Path) -> None:

@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from lumigrad.client.errors import shortened
-from lumigrad.client.shell.exits import USAGE, naming
+from lumigrad.client.shell.exits import USAGE
 
 _COLUMNS = 100
 # The column of option texts.
@@ -98,8 +98,7 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         """Prints help and versions such that an error of standard output can be reported; argparse would ignore it."""
         if file is sys.stdout:
-            with naming("standard output"):
-                print(message, end="", flush=True)
+            print(message, end="", flush=True)
         else:
             super()._print_message(message, file)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import threading
@@ -148,6 +149,8 @@ def _run(arguments: argparse.Namespace) -> int:
         # A missing extra is reported before the photographs are read.
         require("viser", "viewer", "fit --view")
     if arguments.logdir is not None:
+        # Raises an error where torch, which that package imports, would end the process: its MKL needs the folder.
+        os.getcwd()
         require("tensorboardX", "fit", "metrics for TensorBoard")
     check_replaced(arguments.output)
     folder = arguments.output.with_suffix(".fit")

@@ -82,12 +82,22 @@ def _named(field: str, options: Mapping[str, str]) -> str:
 
 def _of_system(error: OSError) -> str:
     reason = error.strerror or str(error)
+    path = Path("" if error.filename is None else os.fsdecode(error.filename))
+    if isinstance(error, FileNotFoundError) and not path.is_absolute() and _is_nowhere():
+        return "the working directory was removed; change to one that exists"
     if error.filename is None:
         return reason
-    path = Path(os.fsdecode(error.filename))
     if isinstance(error, FileNotFoundError):
         return f"no such file: {path}" if path.parent.is_dir() else f"no such directory: {path.parent}"
     return f"{path}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 @contextmanager

@@ -238,6 +238,15 @@ def test_a_file_is_whole_with_what_belongs_to_it_although_its_summary_cannot_be_
     assert {path.name for path in tmp_path.iterdir()} == {"vase.spz", "vase.view.json"}
 
 
+@pytest.mark.parametrize(
+    "command", ["serve --device cpu --port 0", "fit none -o a.ply --logdir log", "convert sample:vase a.ply"]
+)
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path, command: str) -> None:
+    ended = shell(f"mkdir gone; cd gone; rmdir ../gone; exec {LUMIGRAD} {command}", tmp_path)
+    text = "lumigrad: error: the working directory was removed; change to one that exists\n"
+    assert (ended.returncode, ended.stderr) == (1, text)
+
+
 @pytest.mark.parametrize("command", ["info sample:vase --json", "query --help", "--version"])
 def test_a_result_that_cannot_be_written_is_an_error(tmp_path: Path, command: str) -> None:
     for output, code, said in (

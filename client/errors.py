@@ -78,7 +78,7 @@ class ContextLost(LumigradError):
 
 
 class LaneLost(LumigradError):
-    """The worker no longer has the shared memory, or no room in it. The client repeats the call over the stream."""
+    """The worker or this process lacks shared memory, or room in it. The client repeats the call over the stream."""
 
 
 class VersionMismatch(LumigradError):

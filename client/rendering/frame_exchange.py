@@ -114,7 +114,11 @@ class FrameExchange:
         assert answer.reply is not None and sent.trip is not None
         missing = answer.reply.payload_bytes - answer.data.nbytes
         rest = self._chunks(sent.number, missing) if missing else None
-        return self._connection.collected(Frame(answer.reply, answer.data), rest, sent.began, sent.trip, sent.call)
+        try:
+            return self._connection.collected(Frame(answer.reply, answer.data), rest, sent.began, sent.trip, sent.call)
+        except LaneLost as error:
+            self._has_lanes = False
+            return error
 
     def kept(self, context_id: str) -> Kept | None:
         """Returns the forward state of a reply, or None if the worker kept none."""

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import DeadlineExceeded, Internal, LumigradError, Unavailable
+from lumigrad.client.errors import DeadlineExceeded, Internal, LaneLost, LumigradError, Unavailable
 from lumigrad.client.transport.call import Call, Cancellation
 from lumigrad.client.transport.connection import REPLY_LIMIT_BYTES, Connection
 from lumigrad.client.transport.lanes import StreamTrip
@@ -203,6 +203,8 @@ class Exchange:
         except grpc.RpcError as failed:
             error = exception_of(failed, self._target, self._timeout_s)
             error.__cause__ = failed.with_traceback(None)
+        except LaneLost as failed:
+            error = failed.with_traceback(None)
         except ProtocolError as failed:
             error = Internal(f"the worker at {self._target} broke the contract: {failed}")
         finally:

@@ -157,12 +157,14 @@ class Lane:
     def _take(self) -> bool:
         """Reads one packet; False if there is none."""
         try:
-            raw, descriptors, _, _ = socket.recv_fds(self._link, PACKET_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
+            raw, descriptors, flags, _ = socket.recv_fds(self._link, PACKET_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except OSError as error:
             raise self._failure(f"the connection broke: {error}") from error
         try:
+            if flags & socket.MSG_CTRUNC:
+                raise self._failure("this process may open no more files")
             self._handle(Packet.unpack(raw), descriptors, raw)
         finally:
             for descriptor in descriptors:

@@ -16,11 +16,10 @@ from google.protobuf.message import Message
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import LumigradError, Unavailable
+from lumigrad.client.errors import LaneLost, LumigradError, Unavailable
 from lumigrad.client.transport.addresses import is_loopback
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
-from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.finalizers import finalize
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, LeasedRegion, part_of
 from lumigrad.protos.lanes import address_of, pack_hello
@@ -82,21 +81,26 @@ class LaneTrip(StreamTrip):
             self.has_single_reply = False
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
-        """Views the tensors of the reply; its regions stay leased as long as arrays on them exist."""
+        """Views the tensors of the reply; its regions stay leased as long as arrays on them exist.
+
+        Raises:
+            LaneLost: this process cannot map a region, for instance because it may open no more files.
+        """
+        spans = [tensor.region for tensor in _tensors(header) if tensor.HasField("region")]
+        try:
+            regions = {span.region: self._lane.memory(span.region, PATIENCE_S) for span in spans}
+        except LaneFailed as error:
+            raise LaneLost(f"a reply in shared memory cannot be read: {error}") from error
         self._reply_is_open = False
-        self.received_bytes = sum(tensor.region.length for tensor in _tensors(header) if tensor.HasField("region"))
-        if not self.received_bytes:
+        self.received_bytes = sum(span.length for span in spans)
+        if not spans:
             self._lane.let_go(self._reply)
             return PayloadReader(payload)
         hold = _Hold()
         finalize(hold, self._lane.release, self._reply)
 
         def find(span: tensor_pb2.RegionSpan, field: str) -> Array:
-            try:
-                memory = self._lane.memory(span.region, self._call.remaining_s())
-            except LaneFailed as error:
-                raise ProtocolError(f"{field}.region", "a region of the lane", f"{span.region}: {error}") from error
-            return np.asarray(_HeldBytes(part_of(memory, span, field), hold))
+            return np.asarray(_HeldBytes(part_of(regions[span.region], span, field), hold))
 
         return LaneReader(payload, find)
 

@@ -28,7 +28,7 @@ from lumigrad.protos.tensors import PayloadReader
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.threads import run_at_once
-from support.workers.client_load import client_fixture
+from support.workers.client_load import client_fixture, descriptors
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
@@ -288,6 +288,19 @@ def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
     got = frame.backward(gradient)
     assert np.array_equal(got.positions, expected.backward(gradient).positions)
     assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost") == before + 1
+
+
+@pytest.mark.filterwarnings("ignore:no shared memory")
+@pytest.mark.parametrize("way", ["render", "stream"])
+@pytest.mark.parametrize("more", [0, 1], ids=["to receive", "to map"])
+def test_without_descriptors_for_memory_replies_come_by_the_stream(
+    shared: Client, stream: Client, more: int, way: str
+) -> None:
+    scene, expected = shared.put(SMALL), stream.render(SMALL, CAMERA).color
+    assert shared.lane == "shared"
+    with shared.stream(scene) as frames, descriptors(more):
+        got = [shared.render(scene, CAMERA)] if way == "render" else list(frames.frames([CAMERA] * 3))
+    assert all(np.array_equal(frame.color, expected) for frame in got)
 
 
 def test_threads_share_a_lane(worker_process: WorkerProcess, shared: Client, stream: Client) -> None:

@@ -19,7 +19,7 @@ from lumigrad.client.training import Trainer
 from lumigrad.client.transport.lane import Lane
 from support.fault_proxy import FaultProxy
 from support.training.scenes import gaussian_lesson
-from support.workers.client_load import client_fixture
+from support.workers.client_load import client_fixture, descriptors
 from support.workers.forks import run_program
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
@@ -168,6 +168,15 @@ def test_a_lost_lane_costs_no_step(running: WorkerProcess, shared: Client, expec
         assert trainer.resumed == 1
         assert_same(tensors(trainer), expected)
     assert running.metric("lumigrad_lane_fallbacks_total", reason="lost") > 0
+
+
+def test_memory_that_cannot_be_mapped_costs_no_step(shared: Client, expected: dict[str, np.ndarray]) -> None:
+    with trained(shared) as trainer:
+        shared.lane  # noqa: B018
+        with descriptors(1), pytest.warns(RuntimeWarning, match="no shared memory"):
+            run(trainer, 12)
+            assert shared.lane == "stream"
+        assert_same(tensors(trainer), expected)
 
 
 @pytest.mark.parametrize("lane", ["stream", "shared"])

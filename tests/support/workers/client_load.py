@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,19 @@ def client_fixture(worker: str, scope: Any = "function", **options: Any) -> Any:
             yield client
 
     return connected
+
+
+@contextmanager
+def descriptors(more: int) -> Iterator[None]:
+    """Lets this process open only `more` further files at a time."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def cloud(count: int = 200, seed: int = 7) -> Spheres:

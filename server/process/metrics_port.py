@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
@@ -104,6 +106,13 @@ HEALTH_PATH = "/health"
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 
 
+def _note_error(request: Any, address: Any) -> None:
+    """Log the error of a connection, unless its caller has vanished or was silent."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, OSError):
+        logs.event("a request for metrics failed", logging.WARNING, error=error)
+
+
 class MetricsPort:
     """Serves the metrics over HTTP."""
 
@@ -124,6 +133,9 @@ class MetricsPort:
             raise unusable("--metrics-port", host, port, error) from None
         self._server.set_app(self._answer)
         self._server.RequestHandlerClass.timeout = _SILENT_SECONDS  # type: ignore[attr-defined]
+        # Otherwise they would write tracebacks to the log, in no format, also of callers that vanish.
+        self._server.RequestHandlerClass.get_stderr = lambda _: io.StringIO()  # type: ignore[attr-defined]
+        self._server.handle_error = _note_error  # type: ignore[method-assign]
         self.port = int(self._server.server_port)
         socket = self._server.socket
         if isinstance(socket, ssl.SSLSocket):
@@ -152,7 +164,13 @@ class MetricsPort:
 
     def _answer(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         if environ["PATH_INFO"] != HEALTH_PATH:
-            page: Iterable[bytes] = self._metrics(environ, start)
+            try:
+                page: Iterable[bytes] = self._metrics(environ, start)
+            except Exception as error:
+                # The library raises it for some headers that it cannot read.
+                logs.event("a request for metrics failed", logging.WARNING, error=error)
+                start("500 Internal Server Error", [("Content-Type", "text/plain")])
+                page = [b"the metrics cannot be shown; the log says why\n"]
             return page
         is_serving = self._is_serving()
         start("200 OK" if is_serving else "503 Service Unavailable", [("Content-Type", "text/plain")])

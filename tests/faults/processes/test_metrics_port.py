@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
+import struct
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -154,6 +156,27 @@ def test_a_caller_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch)
     port = in_process(0.2, monkeypatch).port
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
         assert connection.recv(1) == b""
+
+
+def test_errors_of_requests_for_metrics_are_logged_as_others_are_and_callers_that_vanish_are_not(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    port = in_process(TIMEOUT, monkeypatch).port
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        connection.sendall(b"GET /metrics")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    odd = urllib.request.Request(f"http://localhost:{port}/metrics")
+    odd.add_header("Accept", "application/openmetrics-text; version=x")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(odd, timeout=TIMEOUT)
+    with refused.value as answer:
+        assert answer.code == 500 and b"the log says why" in answer.read()
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(TIMEOUT)
+    assert [record.message for record in caplog.records] == ["a request for metrics failed"]
+    written = capfd.readouterr().err
+    assert "Exception occurred" not in written and "wsgiref" not in written
 
 
 def test_encrypted_metrics_need_a_certificate() -> None:

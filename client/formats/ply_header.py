@@ -130,13 +130,17 @@ class PlyHeader:
             raise self.fail(f"expected vertex properties x, y, z, got {sorted(self.vertex_properties)}")
         return self.table("vertex")
 
-    def table(self, element: str) -> Any:
-        """Reads the rows of an element as a structured array."""
+    def table(self, element: str, *, mapped: bool = False) -> Any:
+        """Reads the rows of an element as a structured array.
+
+        With `mapped` this is a memory map where the file allows one, and must not be read: if another program makes the
+        file shorter, that ends the process.
+        """
         plyfile = require("plyfile", "io", "reading PLY files")
         if self.kind == "ascii":
             self._check_lines()
         try:
-            return plyfile.PlyData.read(str(self.path))[element].data
+            return plyfile.PlyData.read(str(self.path), mmap=mapped)[element].data
         except (plyfile.PlyParseError, ValueError, TypeError, KeyError, OverflowError) as error:
             raise self.fail(f"expected a PLY file, but it does not parse: {error}") from error
 

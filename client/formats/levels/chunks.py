@@ -74,15 +74,17 @@ def _is_ply(path: Path) -> bool:
 
 
 def _of_ply(header: PlyHeader) -> Chunks:
-    vertices = header.table("vertex")
+    vertices = header.table("vertex", mapped=True)
 
     def rows(start: int) -> Any:
         if not isinstance(vertices, np.memmap):
             return vertices[start : start + _ROWS]
-        # Pages of a memory map would stay resident and count towards the process's memory.
         count = min(_ROWS, len(vertices) - start)
         offset = vertices.offset + start * vertices.dtype.itemsize
-        return np.fromfile(header.path, vertices.dtype, count, offset=offset)
+        read = np.fromfile(header.path, vertices.dtype, count, offset=offset)
+        if len(read) < count:
+            raise header.fail(f"expected {len(vertices):,} vertices, but the file became shorter while it was read")
+        return read
 
     def read() -> Iterator[StoredScene]:
         for start in range(0, len(vertices), _ROWS):

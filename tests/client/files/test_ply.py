@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 
 from lumigrad.client import InvalidArgument, Spheres
 from lumigrad.client.datasets import Points
+from lumigrad.client.formats.levels.chunks import chunks_of
+from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.points_ply import mean_neighbour_distance
+from support.gaussians.clouds import cloud, gaussians_of
 
 HEADER = "ply\nformat ascii 1.0\nelement vertex {count}\n{properties}\nend_header\n{rows}\n"
 
@@ -125,6 +129,18 @@ def test_gaussian_splat_files_give_their_base_colors(tmp_path):
 def test_points_without_colors_are_grey(tmp_path):
     loaded = Spheres.load(write(tmp_path / "grey.ply", XYZ, ["0 0 0", "1 1 1"]))
     np.testing.assert_allclose(loaded.colors, 0.7)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_does_not_end_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "scene.ply"
+    gaussians_of(cloud(50)).save(path)
+    header, chunks = PlyHeader.read(path), chunks_of(path)
+    table = header.table("vertex")
+    os.truncate(path, header.length + 1000)
+    # Reading pages of a map that are no longer in the file would be a bus error.
+    assert not isinstance(table, np.memmap) and len(table) == 50
+    with pytest.raises(InvalidArgument, match="expected 50 vertices, but the file became shorter while it was read"):
+        list(chunks)
 
 
 def test_files_that_are_no_clouds_are_refused(tmp_path):

@@ -73,11 +73,19 @@ struct RayBody {
   Matrix<D> axes;
   Triple<D> scale, centre;
 };
+
+// Scales without those that rays cannot hit.
+template <class D>
+LG_INLINE Triple<D> thick(const Triple<D>& scale) {
+  const D least = D(kThinnest);
+  return {max(scale.x, least), max(scale.y, least), max(scale.z, least)};
+}
+
 template <class D>
 LG_INLINE RayBody<D> ray_body(const SensorPlace& at, const Gaussian<D>& gaussian) {
   const Body<D> body = body_of(at, gaussian);
   return {product(body.to_camera, body.rotation),
-          scaled(gaussian.scale, D(static_cast<double>(at.settings.scale_modifier))),
+          scaled(thick(gaussian.scale), D(static_cast<double>(at.settings.scale_modifier))),
           body.centre + triple_of<D>(at.sensor.translation)};
 }
 // Writes the first fields of a Gaussian's record (see ray_record).
@@ -99,12 +107,11 @@ LG_INLINE GaussianGradient<D> along_rays_backward(const SensorPlace& at, const G
                                                   D v_depth, D v_inverse_depth, const Add& add) {
   const Body<D> body = body_of(at, gaussian);
   const D zero = D(0.0), factor = D(static_cast<double>(at.settings.scale_modifier));
-  const auto positive = [](D a) { return max(a, D(1e-30)); };
-  const Triple<D> s = {positive(gaussian.scale.x), positive(gaussian.scale.y), positive(gaussian.scale.z)};
+  const Triple<D> s = thick(gaussian.scale);
   const Triple<D> inverse = {D(1.0) / s.x, D(1.0) / s.y, D(1.0) / s.z};
   const Matrix<D> square = {{f[0], f[1], f[2]}, {f[1], f[3], f[4]}, {f[2], f[4], f[5]}};
   GaussianGradient<D> to{};
-  to.opacity = -f[ray_row::kOne] / positive(gaussian.opacity);
+  to.opacity = -f[ray_row::kOne] / max(gaussian.opacity, D(1e-30));
   to.scale = {-square.x.x * inverse.x, -square.y.y * inverse.y, -square.z.z * inverse.z};
   const Matrix<D> bare = {scaled(times(square.x, inverse), s.x), scaled(times(square.y, inverse), s.y),
                           scaled(times(square.z, inverse), s.z)};

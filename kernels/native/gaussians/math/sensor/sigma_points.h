@@ -22,6 +22,10 @@ LG_INLINE double axis_stretch(const Settings& settings) {
   return (settings.by_jacobian ? 1.0 : std::sqrt(settings.unscented.spread)) * settings.scale_modifier;
 }
 
+// The least scale, and the least square of a quaternion's length, of what gsplat draws; along rays, thinner Gaussians
+// are taken to be as thick.
+inline constexpr double kThinnest = 1.1920929e-7;
+
 // A Gaussian's centre and its axes times their lengths at the start of the exposure, in the camera's frame at that
 // time, before its translation; and their inputs.
 template <class D>
@@ -32,7 +36,7 @@ struct Body {
   UnitQuaternion<D> unit;
   Matrix<D> to_camera;  // Rotation from the slice, at the start.
   SliceMotion<double> motion;
-  MaskOf<D> solid;  // Whether gsplat draws a Gaussian of these scales.
+  MaskOf<D> solid;  // False if gsplat's semantics leave the Gaussian out: it is flat, or has no rotation.
 };
 
 template <class D>
@@ -51,7 +55,7 @@ LG_INLINE Body<D> body_of(const SensorPlace& at, const Gaussian<D>& g) {
   b.axis[0] = scaled(Triple<D>{r.x.x, r.y.x, r.z.x}, length.x);
   b.axis[1] = scaled(Triple<D>{r.x.y, r.y.y, r.z.y}, length.y);
   b.axis[2] = scaled(Triple<D>{r.x.z, r.y.z, r.z.z}, length.z);
-  const D least = D(1.1920929e-7);
+  const D least = D(at.settings.frozen_projection ? kThinnest : -1.0);
   const Quaternion<D>& q = g.quaternion;
   b.solid = (g.scale.x > least) & (g.scale.y > least) & (g.scale.z > least) &
             (fma(q.w, q.w, fma(q.x, q.x, fma(q.y, q.y, q.z * q.z))) > least);

@@ -38,7 +38,7 @@ def real(name: str, value: Any) -> Any:
     refuse_masks(name, value)
     try:
         array = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument.of(name, f"expected an array, got {type(value).__name__} ({error})") from error
     if array.dtype.kind == "c":
         raise InvalidArgument.of(name, f"expected real numbers, got {array.dtype}; pass the real part")

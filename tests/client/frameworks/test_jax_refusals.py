@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lumigrad.client import Client, InvalidArgument, LumigradError
 from support.calls.jax_cases import GAUSSIANS, SPHERES, gaussians, rows, spheres, world
@@ -28,6 +29,7 @@ REFUSED = [
     (lambda c: render(c, colors=jnp.ones((30, 3), complex)), "colors: expected real numbers"),
     (lambda c: splat(c, quats=None), r"quats: expected an array of shape \[30, 4\], got None"),
     (lambda c: splat(c, means="here"), "means: expected an array, got str"),
+    (lambda c: splat(c, means=torch.ones(30, 3, requires_grad=True)), "means: expected an array, got Tensor .*detach"),
     (lambda c: splat(c, means=MASKED), r"^means: expected values everywhere, got an array with 3 of 9 masked"),
     (lambda c: splat(c, means=list(MASKED)), r"^means: expected values everywhere, got an array with 1 of 3 masked"),
     (lambda c: splat(c, means=[list(MASKED)]), r"^means: expected values everywhere, got an array with 1 of 3 masked"),

@@ -85,10 +85,11 @@ def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: flo
         return smallest
     low, high = (corner.tolist() for corner in spheres.bounds)
     if not all(map(math.isfinite, low + high)):
-        raise InvalidArgument.of("positions", "expected finite values")
+        name = "radii" if np.isfinite(spheres.positions).all() else "positions"
+        raise InvalidArgument.of(name, "expected finite values, got NaN or infinity among them")
     farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
-    if not math.isfinite(farthest):
-        raise InvalidArgument.of("max_depth", "has no default for positions that are so far away; pass it")
+    if not 1.001 * farthest <= float(np.finfo(np.float32).max):
+        raise InvalidArgument.of("max_depth", "has no default for spheres that are so far away or so large; pass it")
     return max(smallest, 1.001 * farthest)
 
 

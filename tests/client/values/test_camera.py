@@ -217,8 +217,18 @@ def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():
         RenderRequest(GAUSSIANS, (Camera.pulsar([0.0] * 8, 8, 8),), True, GaussianSettings(), ("color",))
 
 
-@pytest.mark.parametrize("place", [np.nan, np.inf])
-def test_positions_that_are_not_finite_are_named_before_the_depth_that_depends_on_them(place: float) -> None:
-    spheres = Spheres([[0, 0, place]], [[1, 1, 1]], [1])
-    with pytest.raises(InvalidArgument, match=r"^positions: expected finite values"):
+@pytest.mark.parametrize(
+    ("place", "radius", "said"),
+    [
+        (np.nan, 1, "positions: expected finite values"),
+        (np.inf, 1, "positions: expected finite values"),
+        (0, np.inf, "radii: expected finite values"),
+        (0, 3e38, "max_depth: has no default for spheres that are so far away or so large"),
+    ],
+)
+def test_spheres_that_are_not_finite_are_named_before_the_depth_that_depends_on_them(
+    place: float, radius: float, said: str
+) -> None:
+    spheres = Spheres([[0, 0, place]], [[1, 1, 1]], [radius])
+    with pytest.raises(InvalidArgument, match=f"^{said}"):
         RenderRequest(spheres, (Camera.look_at((0, 0, -3), (0, 0, 0), (0, -1, 0)),), True, SphereSettings(), ("color",))

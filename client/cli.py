@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     options: dict[str, str] = {}
     _open_closed_streams()
-    _name_output()
+    _prepare_output()
     try:
         return _run(argv, options)
     except (Exception, KeyboardInterrupt) as error:
@@ -40,8 +40,13 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115
 
 
-def _name_output() -> None:
-    """Makes errors of standard output name it, also while a command prints more than a buffer holds."""
+def _prepare_output() -> None:
+    """Makes errors of standard output name it, and escapes what its encoding lacks, as standard error does.
+
+    Names of files may have bytes that are no text.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     binary = getattr(sys.stdout, "buffer", None)
     raw = getattr(binary, "raw", binary)
     if isinstance(raw, io.FileIO):

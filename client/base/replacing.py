@@ -62,9 +62,9 @@ def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
 
 
 def write_text(path: str | PathLike[str], text: str) -> None:
-    """Writes a text file, see `replaced`."""
+    """Writes a text file, see `replaced`. Names of files in the text may have bytes that are not UTF-8."""
     with replaced(path) as new:
-        new.write_text(text, encoding="utf-8")
+        new.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def _beside(path: Path, mode: int) -> Path | None:

@@ -36,6 +36,10 @@ def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str | N
         up_axis = "Z" if scene.details.get("up_axis") == "Z" else "Y"
     if up_axis not in ("Y", "Z"):
         raise malformed(path, f'expected up_axis "Y" or "Z", got {up_axis!r}')
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise malformed(path, "expected a path in UTF-8, which OpenUSD needs; choose another name") from None
     suffix = Path(path).suffix.lower()
     layer = _layer(scene, ".usda" if suffix == ".usda" else ".usdc", up_axis)
     if suffix != ".usdz":

@@ -238,6 +238,12 @@ def test_a_file_is_whole_with_what_belongs_to_it_although_its_summary_cannot_be_
     assert {path.name for path in tmp_path.iterdir()} == {"vase.spz", "vase.view.json"}
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8:strict", "é\\udcff"), ("ascii:strict", "\\xe9\\udcff")])
+def test_names_that_are_no_text_are_printed_all_the_same(tmp_path: Path, encoding: str, shown: str) -> None:
+    ended = shell(f"PYTHONIOENCODING={encoding} exec {LUMIGRAD} convert sample:vase $'é\\xff.spz'", tmp_path)
+    assert (ended.returncode, ended.stdout.partition(".spz: ")[0]) == (0, shown), ended.stderr
+
+
 @pytest.mark.parametrize(
     "command", ["serve --device cpu --port 0", "fit none -o a.ply --logdir log", "convert sample:vase a.ply"]
 )

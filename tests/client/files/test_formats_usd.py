@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from collections.abc import Callable
@@ -311,6 +312,12 @@ def test_packages_are_opened_like_files(tmp_path):
     gaussians_of(made).save(tmp_path / "scene.usdz")
     (tmp_path / "outer.usda").write_text(ARCS["reference"]("./scene.usdz"))
     np.testing.assert_array_equal(read_scene(tmp_path / "outer.usda").means, made.means.astype("f4"))
+
+
+def test_a_name_that_openusd_cannot_have_is_named(tmp_path):
+    with pytest.raises(InvalidArgument, match="expected a path in UTF-8, which OpenUSD needs"):
+        gaussians_of(cloud(4)).save(tmp_path / os.fsdecode(b"\xff.usdc"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_suffixes_are_named(tmp_path):

@@ -147,6 +147,11 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
     assert not list((tmp_path / "folder.ply").iterdir())
 
 
+def test_names_in_a_text_may_be_no_text(tmp_path: Path) -> None:
+    write_text(tmp_path / "page.html", os.fsdecode(b"\xff.ply"))
+    assert (tmp_path / "page.html").read_bytes() == b"\xff.ply"
+
+
 def test_a_video_names_what_keeps_its_file_from_being_made() -> None:
     pytest.importorskip("imageio_ffmpeg")
     # No user can make a file in this folder.

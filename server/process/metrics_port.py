@@ -106,7 +106,7 @@ HEALTH_PATH = "/health"
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 
 
-def _note_error(request: Any, address: Any) -> None:
+def _note_error(request: Any, client_address: Any) -> None:
     """Log the error of a connection, unless its caller has vanished or was silent."""
     error = sys.exc_info()[1]
     if not isinstance(error, OSError):

@@ -43,14 +43,24 @@ def _open_closed_streams() -> None:
 def _prepare_output() -> None:
     """Makes errors of standard output name it, and escapes what its encoding lacks, as standard error does.
 
-    Names of files may have bytes that are no text.
+    Names of files may have bytes that are no text. Messages that cannot be written to standard error end no work.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
-    binary = getattr(sys.stdout, "buffer", None)
-    raw = getattr(binary, "raw", binary)
-    if isinstance(raw, io.FileIO):
-        raw.write = naming("standard output")(partial(io.FileIO.write, raw))  # type: ignore[method-assign]
+    for stream, write in ((sys.stdout, naming("standard output")(io.FileIO.write)), (sys.stderr, _write_if_possible)):
+        binary = getattr(stream, "buffer", None)
+        raw = getattr(binary, "raw", binary)
+        if isinstance(raw, io.FileIO):
+            raw.write = partial(write, raw)  # type: ignore[method-assign]
+
+
+def _write_if_possible(raw: io.FileIO, data: memoryview) -> int | None:
+    try:
+        return io.FileIO.write(raw, data)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return len(data)
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:

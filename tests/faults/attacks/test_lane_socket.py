@@ -100,7 +100,7 @@ def test_silent_connections_are_few_and_soon_closed(people: SimpleNamespace) -> 
         links = [stack.enter_context(connect(offer)) for _ in range(40)]
         began = time.monotonic()
         assert all(is_closed(link) for link in reversed(links))
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 60
     with RawLane(people.alice) as lane:
         assert lane.lease(1, MIB)
 

@@ -137,7 +137,7 @@ def test_who_has_too_little_time_or_wants_no_repetition_hears_at_once(
     # The worker may refuse because the deadline is too near.
     with Client(process.target) as client, pytest.raises((ResourceExhausted, DeadlineExceeded)):
         client.render(cloud(), CAMERA, timeout_s=2.0)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_training_loops_of_many_threads_share_a_queue_of_one(process: WorkerProcess) -> None:

@@ -146,5 +146,5 @@ def test_a_call_has_one_limit_of_device_time_for_all_its_jobs(executor: DeviceEx
         for _ in range(20):
             executor.run(lambda: time.sleep(0.15), call)  # type: ignore[arg-type]
             ran += 1
-    assert 1 <= ran <= 4
+    assert ran <= 4
     assert executor.run(lambda: 1, StandInCall("a")) == 1  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.errors import ResourceExhausted
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
+from lumigrad.client.fitting.event_log import EventLog
 from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe, Schedule
 from lumigrad.client.fitting.shot import Shot
@@ -149,17 +150,15 @@ class Journal:
         # If standard error is not a terminal, there is no bar, but a line with each preview.
         self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, disable=None, **facts)
         self._decibels: deque[float] = deque(maxlen=min(max(views, 1), _MEMORY))
-        self._writer: Any = None
-        if log_folder is not None:
-            self._writer = require("tensorboardX", "fit", "metrics for TensorBoard").SummaryWriter(str(log_folder))
+        self._log = None if log_folder is None else EventLog(log_folder)
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self._log is not None:
+            self._log.close()
 
     @property
     def psnr(self) -> float:
@@ -176,15 +175,14 @@ class Journal:
         self._bar.update(self._pacing.done(step.number + 1) - self._bar.n)
         if step.number % _BAR_EVERY == 0:
             self._bar.set_postfix_str(f"{self._score}, {step.count:,} {self._recipe.noun}", refresh=False)
-        if self._writer is not None and step.number % _SCALARS_EVERY == 0:
+        if self._log is not None and step.number % _SCALARS_EVERY == 0:
             values = {"loss": step.loss, "psnr": self.psnr, "count": step.count, "visible": step.visible, **step.terms}
-            for name, value in values.items():
-                self._writer.add_scalar(f"fit/{name}", value, step.number)
+            self._log.scalars(values, step.number)
 
     def preview(self, number: int, picture: Array) -> None:
         """Records a preview [H, W, 3] of the scene after step `number`."""
         if self._bar.disable:
             print(f"fitting: {self._pacing.text(number)}, {self._score}", file=sys.stderr, flush=True)
         write_image(self._folder / f"preview_{number:06d}.jpg", picture)
-        if self._writer is not None:
-            self._writer.add_image("fit/preview", picture, number, dataformats="HWC")
+        if self._log is not None:
+            self._log.picture(picture, number)

@@ -90,8 +90,8 @@ _host.def_abstract_eval(_kinds)
 def _now(*values: Any, work: _Work, expected: Sequence[ShapedArray], **_: Any) -> list[jax.Array]:
     results = work.whole(*(np.asarray(value) for value in values))
     # JAX's own functions leave their results on the device on which values were put.
-    chosen = (value for value in values if getattr(value, "committed", False) and len(value.devices()) == 1)
-    place = next((value.sharding for value in chosen), None)
+    chosen = (value.devices() for value in values if getattr(value, "committed", False))
+    place = next((next(iter(devices)) for devices in chosen if len(devices) == 1), None)
     return [
         jax.device_put(np.asarray(result, kind.dtype), place) for result, kind in zip(results, expected, strict=True)
     ]

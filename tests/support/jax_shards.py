@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lumigrad.client.default import default_client
 from lumigrad.client.jax import render_spheres
@@ -73,7 +73,9 @@ def pulsar() -> dict[str, Any]:
 def alone() -> dict[str, Any]:
     """The devices of a loss and its gradients outside compiled code, and the device of the inputs."""
     given, last = inputs("mesh_distance"), DEVICES[-1]
-    there = jax.device_put(given[0], last), given[1]
+    # The layout of the inputs is not that of a loss, which has no dimensions.
+    one = NamedSharding(Mesh(np.array([last]), ("devices",)), EACH)
+    there = jax.device_put(given[0], one), given[1]
     found = jax.tree.leaves(jax.value_and_grad(loss_of("mesh_distance", default_client()))(*there))
     return {"eager": ([[each.id for each in leaf.devices()] for leaf in found], [[last.id]] * len(found))}
 

@@ -220,7 +220,8 @@ def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
 
 def _three(scales: Any) -> Any:
     """Pads scales [N, 2] with 0 to [N, 3]; returns other values unchanged."""
-    return jnp.pad(real("scales", scales), ((0, 0), (0, 1))) if np.shape(scales)[1:] == (2,) else scales
+    array = None if scales is None else real("scales", scales)
+    return array if array is None or array.shape[1:] != (2,) else jnp.pad(array, ((0, 0), (0, 1)))
 
 
 def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:

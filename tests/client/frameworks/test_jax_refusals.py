@@ -30,6 +30,7 @@ REFUSED = [
     (lambda c: splat(c, quats=None), r"quats: expected an array of shape \[30, 4\], got None"),
     (lambda c: splat(c, means="here"), "means: expected an array, got str"),
     (lambda c: splat(c, means=torch.ones(30, 3, requires_grad=True)), "means: expected an array, got Tensor .*detach"),
+    (lambda c: splat(c, scales=[[1, 2], [3]], primitive="surfel"), "scales: expected an array, got list"),
     (lambda c: splat(c, means=MASKED), r"^means: expected values everywhere, got an array with 3 of 9 masked"),
     (lambda c: splat(c, means=list(MASKED)), r"^means: expected values everywhere, got an array with 1 of 3 masked"),
     (lambda c: splat(c, means=[list(MASKED)]), r"^means: expected values everywhere, got an array with 1 of 3 masked"),

@@ -83,10 +83,13 @@ def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: flo
     smallest = 2.0 * max([min_depth, 1e-3, *(camera.model.focal_length for camera in cameras)])
     if not len(spheres):
         return smallest
-    low, high = (corner.tolist() for corner in spheres.bounds)
+    # Sums of finite values may be infinite too.
+    with np.errstate(all="ignore"):
+        low, high = (corner.tolist() for corner in spheres.bounds)
     if not all(map(math.isfinite, low + high)):
-        name = "radii" if np.isfinite(spheres.positions).all() else "positions"
-        raise InvalidArgument.of(name, "expected finite values, got NaN or infinity among them")
+        for name, values in (("positions", spheres.positions), ("radii", spheres.radii)):
+            if not np.isfinite(values).all():
+                raise InvalidArgument.of(name, "expected finite values, got NaN or infinity among them")
     farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
     if not 1.001 * farthest <= float(np.finfo(np.float32).max):
         raise InvalidArgument.of("max_depth", "has no default for spheres that are so far away or so large; pass it")

@@ -224,6 +224,7 @@ def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():
         (np.inf, 1, "positions: expected finite values"),
         (0, np.inf, "radii: expected finite values"),
         (0, 3e38, "max_depth: has no default for spheres that are so far away or so large"),
+        (3e38, 3e38, "max_depth: has no default for spheres that are so far away or so large"),
     ],
 )
 def test_spheres_that_are_not_finite_are_named_before_the_depth_that_depends_on_them(

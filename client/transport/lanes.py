@@ -64,7 +64,6 @@ class LaneTrip(StreamTrip):
     def __init__(self, lane: Lane, call: Call) -> None:
         """Begins the lease of the reply's memory."""
         self._lane = lane
-        self._call = call
         self._reply = lane.hold()
         # True until the reply's lease is released or owned by its arrays.
         self._reply_is_open = True

@@ -73,18 +73,13 @@ def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def seconds_to_start() -> float:
-    """Returns how long a process of cases takes to start on this machine, which may be busy."""
-    started = time.monotonic()
-    command = context.python("-c", "import tests.gpu.runner, support.gpu_cases")
-    subprocess.run(command, env={**os.environ, **context.environment()}, cwd=context.ROOT, check=True)
-    return time.monotonic() - started
-
-
 def test_cases_end_as_they_may_and_time_ends_them(tmp_path: Path) -> None:
-    # The allowed time covers the start of two processes before the case that hangs.
-    results = supervise(within(tmp_path, 3.0 + 6.0 * seconds_to_start()), "bench", "support.gpu_cases")
-    status = {name: case["status"] for name, case in results["cases"].items()}
+    # Two processes start before the case that hangs, which takes long on a busy machine.
+    for seconds in (4.0, 20.0, 100.0):
+        results = supervise(within(tmp_path, seconds), "bench", "support.gpu_cases")
+        status = {name: case["status"] for name, case in results["cases"].items()}
+        if status["after the crash"] != OUT_OF_TIME:
+            break
     assert status == {
         "good": "ok",
         "lacking": "not here",

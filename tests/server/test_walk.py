@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -104,15 +105,16 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
 def test_a_render_by_a_lane_of_a_known_kind_is_not_planned_again(process: WorkerProcess, image_format: str) -> None:
     planned = []
     with Client(process.target, lane="shared") as client:
-        scene = client.put(post())
-        for angle in range(4):
+        scene, angles = client.put(post()), itertools.count()
+        while len(planned) < 4:
             traces = process.log.count("files [")
-            camera = Camera.orbit((0, 0, 0), 4, angle, 20, width=768, height=480)
+            camera = Camera.orbit((0, 0, 0), 4, next(angles), 20, width=768, height=480)
             client.render(scene, camera, image_format=image_format)  # type: ignore[arg-type]
             process.wait_for_log("files [", count=traces + 1)
             files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
-            planned.append("engines/gaussians.py" in files)
-            assert "shm/payload.py" in files
+            # A client that waited too long for a lane uses the stream, and asks for another lane later.
+            if "shm/payload.py" in files:
+                planned.append("engines/gaussians.py" in files)
     # The second list may belong to the first call.
     assert planned[0] and not planned[-1]
     assert len(files) <= MOST_PREPARED, files

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -211,6 +212,7 @@ def test_a_run_of_steps_that_ends_early_leaves_whole_steps(how: str, process: Wo
             for count in itertools.count():
                 training.reply()
                 if how == "cancelled" and count == 1:
+                    time.sleep(seconds / 10)
                     training.call.cancel()
         code = {"cancelled": grpc.StatusCode.CANCELLED, "overdue": grpc.StatusCode.DEADLINE_EXCEEDED}[how]
         assert error.value.code() == code

@@ -62,7 +62,7 @@ class ServeCommand:
                 from lumigrad.server.sensorsim.scene_addresses import scene_addresses
 
                 scene_addresses(config)
-            # Raises an error where torch would end the process, without a worker's: its MKL needs the folder.
+            # Raises an error here, where torch would end the process without one: its MKL needs the folder.
             os.getcwd()
             supervisor = None if config.no_supervisor else Supervisor(config)
         except ConfigError as error:

@@ -143,6 +143,8 @@ class Lane:
         The lane ends if the packet does not arrive in time: a late answer would be taken for the answer to the lease's
         next request.
         """
+        if self._is_dead:
+            raise LaneFailed("it has ended")
         until = time.monotonic() + min(patience_s, PATIENCE_S)
         poll = select.poll()
         try:

@@ -120,6 +120,9 @@ def test_memory_that_could_vanish_is_not_mapped(nbytes: int, seals: int, is_mapp
         with pytest.raises(LaneFailed, match="could vanish"):
             lane.memory(1, 5.0)
         assert not lane.is_alive
+        # Later calls do not wait for what does not come.
+        with pytest.raises(LaneFailed, match="has ended"):
+            lane.memory(2, 5.0)
 
 
 def test_a_lane_is_opened_once_a_payload_is_large(worker_process: WorkerProcess) -> None:

@@ -229,6 +229,8 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_messages_need_no_stream(tmp_path: Path, closed: str, code: int) -> None:
     ended = shell(f"exec {LUMIGRAD} convert sample:vase vase.splat {closed}", tmp_path)
     assert (ended.returncode, ended.stderr) == (code, "")
+    ended = shell(f"exec {LUMIGRAD} convert none.ply vase.ply {closed}", tmp_path)
+    assert (ended.returncode, ended.stderr) == (1, "")
     assert (tmp_path / "vase.splat").stat().st_size == 45_000 * 32
 
 

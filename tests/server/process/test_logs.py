@@ -26,7 +26,9 @@ logs.event("ours", number=1)
 logging.getLogger("grpc._server").error("theirs\\nin two lines")
 logging.getLogger("chatty").info("never shown")
 warnings.warn("be warned")
-threading.Thread(target=lambda: 1 / 0, name="divider").start()
+divider = threading.Thread(target=lambda: 1 / 0, name="divider")
+divider.start()
+divider.join()
 raise RuntimeError("the end")
 """
 

@@ -24,7 +24,7 @@ def run_at_once(*works: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(240)
     assert not any(thread.is_alive() for thread in threads)
     if errors:
         raise errors[0]

@@ -22,7 +22,7 @@ from lumigrad.v1 import camera_pb2, image_pb2, render_pb2, scene_pb2, spheres_pb
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
-SECONDS = 60.0
+SECONDS = 150.0
 
 
 @dataclass(frozen=True)

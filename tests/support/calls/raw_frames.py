@@ -10,7 +10,7 @@ import grpc
 
 from lumigrad.protos.frame_stream import FrameAnswer
 from lumigrad.v1 import render_pb2, scene_pb2
-from support.calls.raw_calls import SECONDS, RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 
 CAMERA = opencv_camera(32, 24)
 
@@ -21,7 +21,7 @@ class RawFrames:
     def __init__(self, client: RawClient, **options: Any) -> None:
         self._requests: queue.SimpleQueue[render_pb2.FrameRequest | None] = queue.SimpleQueue()
         requests = iter(self._requests.get, None)
-        self.call = client.render_stub.RenderStream(requests, **{"timeout": SECONDS, **options})
+        self.call = client.render_stub.RenderStream(requests, **{"timeout": 240.0, **options})
         self.sent = 0
 
     def __enter__(self) -> RawFrames:

@@ -14,7 +14,7 @@ from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, addr
 from lumigrad.v1 import tensor_pb2, worker_pb2
 from support.calls.raw_calls import Array, RawClient, collected
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def offer_of(client: RawClient) -> worker_pb2.OpenLaneReply:

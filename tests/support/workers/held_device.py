@@ -96,7 +96,7 @@ def held(executor: DeviceExecutor, sequence: str | None = None) -> Iterator[None
 
     def hold() -> None:
         begun.set()
-        go.wait(30)
+        go.wait(300)
 
     thread = threading.Thread(target=executor.run, args=(hold, None, Cost(sequence=sequence)))
     thread.start()

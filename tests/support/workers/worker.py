@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import ssl
 import subprocess
@@ -80,7 +81,9 @@ class WorkerProcess:
             if is_plain
             else subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         )
-        self._log: list[str] = []
+        self._log = bytearray()
+        self._log_has_ended = False
+        self._reading = threading.Lock()
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
         host, self.port, self.metrics_port = self._wait_until_listening()
@@ -96,8 +99,10 @@ class WorkerProcess:
 
     @property
     def log(self) -> str:
-        """Standard error so far."""
-        return "".join(self._log)
+        """The lines of standard error so far: all that were written before this is asked for."""
+        self._read()
+        end = len(self._log) if self._log_has_ended else self._log.rfind(b"\n") + 1
+        return self._log[:end].decode(errors="replace")
 
     @property
     def worker_pid(self) -> int:
@@ -154,9 +159,10 @@ class WorkerProcess:
         """Send a signal."""
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = 40.0) -> int:
+    def wait(self, seconds: float = 150.0) -> int:
         """Wait for the end; returns the exit code."""
         code = self.process.wait(seconds)
+        # Processes that outlive a killed supervisor may hold the other end for a while.
         self._reader.join(5)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -173,10 +179,26 @@ class WorkerProcess:
             raise
 
     def _collect(self) -> None:
+        """Empty the pipe of standard error, or the process would wait for room in it."""
         assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                self._log.append(line)
+        is_readable = select.poll()
+        is_readable.register(self.process.stderr, select.POLLIN)
+        while not self._log_has_ended:
+            is_readable.poll()
+            self._read()
+        self.process.stderr.close()
+
+    def _read(self) -> None:
+        """Read what the pipe of standard error holds now."""
+        assert self.process.stderr is not None
+        is_readable = select.poll()
+        with self._reading:
+            if not self._log_has_ended:
+                is_readable.register(self.process.stderr, select.POLLIN)
+            while not self._log_has_ended and is_readable.poll(0):
+                read = os.read(self.process.stderr.fileno(), 1 << 16)
+                self._log += read
+                self._log_has_ended = not read
 
     def _wait_until_listening(self) -> tuple[str, int, int]:
         assert self.process.stdout is not None

@@ -13,7 +13,7 @@ from lumigrad.client.cli import main
 from support.files.query_files import SIZE, Query
 from support.gaussians.clouds import post
 from support.meshes.shapes import box
-from support.workers.client_load import client_fixture
+from support.workers.client_load import client_fixture, patient_lanes
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess, worker
 
@@ -25,6 +25,8 @@ def worker_process() -> Iterator[WorkerProcess]:
 
 
 client = client_fixture("worker_process")
+
+__all__ = ["patient_lanes"]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from lumigrad.protos.tensors import PayloadReader
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.threads import run_at_once
-from support.workers.client_load import client_fixture, descriptors
+from support.workers.client_load import client_fixture, descriptors, wait_for_lane
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
@@ -125,17 +125,21 @@ def test_memory_that_could_vanish_is_not_mapped(nbytes: int, seals: int, is_mapp
             lane.memory(2, 5.0)
 
 
-def test_a_lane_is_opened_once_a_payload_is_large(worker_process: WorkerProcess) -> None:
-    opened = worker_process.log.count("lane opened")
-    with Client(worker_process.target) as client:
+def test_a_lane_is_opened_once_a_payload_is_large() -> None:
+    # A worker of its own, since the lines of other tests' lanes may still be on their way to the log.
+    with worker("--device", "cpu") as process, Client(process.target) as client:
         for _ in range(3):
             client.render(SMALL, Camera.orbit((0, 0, 0), 4, 0, 0, width=16, height=16))
-        assert worker_process.log.count("lane opened") == opened
+        assert client._workers.members()[0].connection.lanes._lane is None
         client.render(SMALL, CAMERA)
         client.render(SMALL, CAMERA)
-        worker_process.wait_for_log("lane opened", count=opened + 1)
-        assert worker_process.log.count("lane opened") == opened + 1
-        assert client.lane == "shared"
+        wait_for_lane(client)
+        opened = client._workers.members()[0].connection.lanes._lane
+        client.render(SMALL, CAMERA)
+        assert opened is not None
+        assert client._workers.members()[0].connection.lanes._lane is opened
+        process.wait_for_log("lane opened")
+        assert process.metric("lumigrad_lanes") == 1
 
 
 def test_arrays_stay_as_they_are_while_anybody_has_them(worker_process: WorkerProcess, shared: Client) -> None:
@@ -157,12 +161,13 @@ def test_arrays_outlive_their_client() -> None:
     # A worker of its own, since the lanes of other tests may end meanwhile.
     with worker("--device", "cpu") as process:
         with Client(process.target, lane="shared") as client:
+            wait_for_lane(client)
             frame = client.render(SMALL, CAMERA)
             copy = frame.color.copy()
         del client
         gc.collect()
         assert np.array_equal(frame.color, copy)
-        assert process.metric("lumigrad_lanes") == 1, "the memory is still in use"
+        wait_until(lambda: process.metric("lumigrad_lanes") == 1, "the memory is still in use")
         del frame
         gc.collect()
         wait_until(lambda: process.metric("lumigrad_lanes") == 0)
@@ -170,6 +175,7 @@ def test_arrays_outlive_their_client() -> None:
 
 def test_a_full_lane_falls_back_to_the_stream() -> None:
     with worker("--device", "cpu", "--lane-mib", "8") as process, Client(process.target, lane="shared") as client:
+        wait_for_lane(client)
         # 4 MiB hold three frames of 1.05 MiB.
         frames = [client.render(SMALL, CAMERA) for _ in range(8)]
         assert all(np.array_equal(frame.color, frames[0].color) for frame in frames)
@@ -180,6 +186,10 @@ def test_a_full_lane_falls_back_to_the_stream() -> None:
         assert all(np.array_equal(gradient, gradients[0]) for gradient in gradients)
         del frames, gradients
         gc.collect()
+        # The worker answers this after it has got the memory back.
+        lane = client._workers.members()[0].connection.lanes._lane
+        assert lane is not None
+        assert lane.lease_region(lane.hold(), 1 << 40, 60.0) is None
         client.render(SMALL, CAMERA)
         assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 5
 
@@ -268,6 +278,7 @@ def test_the_lane_is_opened_anew_after_a_restart() -> None:
         worker("--device", "cpu", supervised=True) as process,
         Client(process.target, lane="shared", retry_s=60) as client,
     ):
+        wait_for_lane(client)
         handle = client.put(SMALL)
         before = client.render(handle, CAMERA)
         copy = before.color.copy()
@@ -275,9 +286,9 @@ def test_the_lane_is_opened_anew_after_a_restart() -> None:
         after = client.render(handle, CAMERA)
         assert np.array_equal(after.color, copy)
         assert np.array_equal(before.color, copy), "what the dead worker wrote"
-        wait_until(lambda: client.lane == "shared")
+        wait_for_lane(client)
         assert np.array_equal(client.render(handle, CAMERA).color, copy)
-        assert process.metric("lumigrad_lanes") == 1
+        wait_until(lambda: process.metric("lumigrad_lanes") == 1)
 
 
 def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
@@ -327,11 +338,16 @@ def test_threads_share_a_lane(worker_process: WorkerProcess, shared: Client, str
 
 
 FORKED = """
-import os, sys
+import os, sys, time
 import numpy as np
 from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.transport import lane, lanes
 camera = Camera.orbit((0, 0, 0), 4, 30, 20, width=320, height=288)
+for module in (lane, lanes):
+    module.PATIENCE_S = 100.0
 client = Client(sys.argv[1], lane="shared")
+while client.lane != "shared":
+    time.sleep(0.1)
 frame = client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)), camera)
 copy = frame.color.copy()
 child = os.fork()
@@ -371,7 +387,8 @@ def test_hundreds_of_frames_leave_nothing_behind(worker_process: WorkerProcess, 
 
     descriptors, memory, lane_bytes, shared_maps = round_of(50)
     later_descriptors, later_memory, later_bytes, later_maps = round_of(200)
-    assert later_bytes <= max(lane_bytes, 4 * BYTES)
+    # A leak of 400 payloads would be 422 MiB. Memory that is on its way back, or of earlier lanes, may be counted.
+    assert later_bytes <= lane_bytes + 20 * BYTES
     for now, then in zip([*later_descriptors, *later_maps], [*descriptors, *shared_maps], strict=True):
         assert now <= then + 4
     for now, then in zip(later_memory, memory, strict=True):

@@ -30,6 +30,7 @@ from lumigrad.client.rendering import batch
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.workers.routing import Route
+from support.workers.client_load import wait_for_lane
 from support.workers.fleet import fleet, targets
 from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess
@@ -86,7 +87,7 @@ def assert_same(found: object, wanted: Frame) -> None:
 @pytest.mark.parametrize("lane", ["stream", "shared"])
 def test_frames_are_those_of_single_calls(worker_process: WorkerProcess, lane: LaneMode) -> None:
     with Client(worker_process.target, lane=lane) as client:
-        assert client.lane == lane
+        wait_for_lane(client, lane)
         items = mixture(client)
         before = worker_process.metric("lumigrad_calls_total", method="RenderService.RenderBatch", code="OK")
         results = client.render_batch(items)
@@ -106,7 +107,7 @@ def test_sensors_segment_two_scenes_in_one_call(worker_process: WorkerProcess, l
         for order in orders
     ]
     with Client(worker_process.target, lane=lane) as client:
-        assert client.lane == lane
+        wait_for_lane(client, lane)
         handles = [client.put(scene) for scene in scenes]
         results = client.render_batch(
             [(handle, orbit(60.0 * turn)) for turn in range(3) for handle in handles], **SENSOR
@@ -127,7 +128,7 @@ def test_sensors_segment_two_scenes_in_one_call(worker_process: WorkerProcess, l
 def test_small_pictures_share_their_way(worker_process: WorkerProcess, lane: LaneMode) -> None:
     """There are more outputs than a lane may have regions, and each is too small for a region of its own."""
     with Client(worker_process.target, lane=lane) as client:
-        assert client.lane == lane
+        wait_for_lane(client, lane)
         scene = client.put(gaussians(1))
         items = [(scene, orbit(3.0 * turn, 40 + turn % 100, 40)) for turn in range(120)]
         results = client.render_batch(items, **SENSOR)

@@ -26,6 +26,7 @@ from lumigrad.client.transport.call import Cancellation
 from support.fault_proxy import FaultProxy
 from support.files.documents import ROOT, run_code_of
 from support.gaussians.clouds import post
+from support.workers.client_load import wait_for_lane
 from support.workers.slow_scene import CAMERAS, slow_spheres
 from support.workers.slow_scene import SETTINGS as SETTINGS_OF_SLOW
 from support.workers.worker import WorkerProcess, worker
@@ -59,6 +60,7 @@ def handle(client: Client) -> SceneHandle:
 def test_frames_are_those_of_render(worker_process: WorkerProcess, lane: Any, in_flight: int) -> None:
     cameras = [*orbit(3), *orbit(2, 640, 480), orbit(2), *orbit(3)]
     with Client(worker_process.target, lane=lane) as client:
+        wait_for_lane(client, lane)
         handle = client.put(cloud())
         for options in OPTIONS:
             with client.stream(handle, in_flight=in_flight, **SETTINGS, **options) as stream:
@@ -224,7 +226,7 @@ def test_a_scene_without_a_copy_is_missed_and_an_old_version_told(client: Client
 @pytest.mark.parametrize("lane", ["stream", "shared"])
 def test_frames_that_a_broken_connection_lost_are_asked_for_anew(worker_process: WorkerProcess, lane: Any) -> None:
     cameras = orbit(40, 200, 150)
-    with FaultProxy(worker_process.target) as proxy, Client(proxy.target, lane=lane, retry_s=30) as client:
+    with FaultProxy(worker_process.target) as proxy, Client(proxy.target, lane=lane, retry_s=60) as client:
         handle = client.put(cloud())
         expected = [client.render(handle, camera, **SETTINGS).color for camera in cameras[:9]]
         with client.stream(handle, **SETTINGS) as stream:

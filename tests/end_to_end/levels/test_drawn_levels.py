@@ -17,7 +17,8 @@ from lumigrad.client.formats.levels.merging import merged
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.transport.lanes import LaneMode
 from support.gaussians.levels import EDGE, as_drawn, city, joined, levels_of_pages
-from support.workers.client_load import client_fixture
+from support.workers.client_load import client_fixture, wait_for_lane
+from support.workers.slow_render import wait_until
 from support.workers.spooling import spooling_fixture
 from support.workers.worker import WorkerProcess
 
@@ -271,8 +272,11 @@ def test_both_lanes_carry_the_same(process: WorkerProcess) -> None:
     levels = GaussianLevels.of(joined(LEVELS, [(page, 0) for page in range(len(LEVELS))]), page_rows=256)
     found = []
     lanes: tuple[LaneMode, ...] = ("stream", "shared")
+    # The lanes of earlier clients end after these have left.
+    wait_until(lambda: process.metric("lumigrad_lane_bytes") == 0)
     for lane in lanes:
         with Client(process.target, lane=lane) as client:
+            wait_for_lane(client, lane)
             # Small tensors travel by the stream in any case.
             frame = client.render(client.put(levels), LARGE, max_error_px=4, retain=True)
             gradients = frame.backward(frame.color - 0.5)

@@ -19,7 +19,7 @@ from lumigrad.client.training import Trainer
 from lumigrad.client.transport.lane import Lane
 from support.fault_proxy import FaultProxy
 from support.training.scenes import gaussian_lesson
-from support.workers.client_load import client_fixture, descriptors
+from support.workers.client_load import client_fixture, descriptors, wait_for_lane
 from support.workers.forks import run_program
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
@@ -103,6 +103,7 @@ def test_pictures_and_scenes_are_the_same_bit_for_bit(in_flight: int, running: W
 
 def test_nothing_large_travels_with_the_stream(running: WorkerProcess) -> None:
     with FaultProxy(running.target) as proxy, Client(proxy.target, lane="shared") as client, trained(client) as trainer:
+        wait_for_lane(client)
         run(trainer, 1)
         passed = proxy.up.passed + proxy.down.passed
         run(trainer, 10)
@@ -111,9 +112,12 @@ def test_nothing_large_travels_with_the_stream(running: WorkerProcess) -> None:
 
 def test_a_client_with_no_large_payload_yet_opens_a_lane_at_the_first_picture(running: WorkerProcess) -> None:
     with Client(running.target) as client, trained(client) as trainer:
-        assert client._workers.members()[0].connection.lanes._lane is None
-        run(trainer, 2)
-        assert lane_of(client).is_alive
+        lanes = client._workers.members()[0].connection.lanes
+        assert lanes._lane is None
+        # The opening fails if a busy machine takes seconds for it, and is tried again with a later step.
+        while lanes._lane is None:
+            run(trainer, 2)
+        assert lanes._lane.is_alive
 
 
 def test_no_lease_is_left(shared: Client) -> None:
@@ -153,6 +157,7 @@ def test_a_full_lane_falls_back_to_the_stream(expected: dict[str, np.ndarray]) -
         Client(process.target, lane="shared") as client,
         trained(client) as trainer,
     ):
+        wait_for_lane(client)
         kept = list(colors(trainer, 12))
         assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 11
         assert lane_of(client).is_alive
@@ -172,7 +177,9 @@ def test_a_lost_lane_costs_no_step(running: WorkerProcess, shared: Client, expec
 
 def test_memory_that_cannot_be_mapped_costs_no_step(shared: Client, expected: dict[str, np.ndarray]) -> None:
     with trained(shared) as trainer:
-        shared.lane  # noqa: B018
+        wait_for_lane(shared)
+        # Garbage that is collected meanwhile may return a descriptor.
+        gc.collect()
         with descriptors(1), pytest.warns(RuntimeWarning, match="no shared memory"):
             run(trainer, 12)
             assert shared.lane == "stream"
@@ -189,6 +196,8 @@ def test_a_connection_that_breaks_before_a_gradient_costs_no_step(
     """
     caplog.set_level(logging.INFO, "lumigrad")
     with FaultProxy(running.target) as proxy, Client(proxy.target, lane=lane, retry_s=60) as client:  # type: ignore[arg-type]
+        if lane == "shared":
+            wait_for_lane(client)
         with trained(client) as trainer:
             for count in (3, 4, 5):
                 # The gradient of the last of these does not arrive.
@@ -208,6 +217,7 @@ def test_a_killed_worker_s_successor_gets_the_gradients_again(tmp_path: Path, ex
         Client(process.target, lane="shared", retry_s=60) as client,
         trained(client, snapshot_every=4) as trainer,
     ):
+        wait_for_lane(client)
         for number, color in enumerate(colors(trainer, 12, in_flight=2)):
             if number == 6:
                 first, copy = lane_of(client), color.copy()
@@ -215,7 +225,8 @@ def test_a_killed_worker_s_successor_gets_the_gradients_again(tmp_path: Path, ex
                 # The dead worker's picture stays as it was.
                 assert color.tobytes() == copy.tobytes()
         assert trainer.resumed == 1
-        assert lane_of(client) is not first and lane_of(client).is_alive
+        wait_for_lane(client)
+        assert lane_of(client) is not first
         wait_until(lambda: holds_nothing(first))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.transport import lane, lanes
 from support.workers.load import Load
+from support.workers.slow_render import wait_until
 
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=64, height=48)
 
@@ -23,9 +26,27 @@ def client_fixture(worker: str, scope: Any = "function", **options: Any) -> Any:
     @pytest.fixture(scope=scope)
     def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
         with Client(request.getfixturevalue(worker).target, **options) as client:
+            if options.get("lane") == "shared":
+                wait_for_lane(client)
             yield client
 
     return connected
+
+
+def wait_for_lane(client: Client, kind: str = "shared") -> None:
+    """Wait until payloads travel so: both sides give up the opening of a lane, for which a busy machine may be slow."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no shared memory with the worker", RuntimeWarning)
+        wait_until(lambda: client.lane == kind, f"a lane: {kind}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient_lanes() -> Iterator[None]:
+    """Clients wait for answers of their lanes as long as a busy machine may need, rather than use the stream."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (lane, lanes):
+            patch.setattr(module, "PATIENCE_S", 100.0)
+        yield
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from lumigrad.protos.service import (
 from lumigrad.protos.streams import collect, frames_of, whole_frame, whole_payload
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import worker_pb2
+from lumigrad.v1 import render_pb2, worker_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -258,7 +258,13 @@ class Connection:
         else:
             assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
             payload = collect(first, rest, assembler, later.append)
-        reader = trip.reader(header, payload)
+        try:
+            reader = trip.reader(header, payload)
+        except LaneLost:
+            # No result will own the forward state of this reply.
+            if state := getattr(header, "context_id", ""):
+                self.tell(self.render.Release, render_pb2.ReleaseRequest(context_id=state), call.affinity)
+            raise
         if call.trace is not UNTRACED:
             call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
         self.lanes.note(max(header.payload_bytes, trip.payload.length))

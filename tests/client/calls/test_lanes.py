@@ -29,7 +29,7 @@ from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.threads import run_at_once
 from support.workers.client_load import client_fixture, descriptors, wait_for_lane
-from support.workers.slow_render import wait_until
+from support.workers.slow_render import wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=288)
@@ -308,13 +308,16 @@ def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
 @pytest.mark.parametrize("way", ["render", "stream"])
 @pytest.mark.parametrize("more", [0, 1], ids=["to receive", "to map"])
 def test_without_descriptors_for_memory_replies_come_by_the_stream(
-    shared: Client, stream: Client, more: int, way: str
+    worker_process: WorkerProcess, shared: Client, stream: Client, more: int, way: str
 ) -> None:
     scene, expected = shared.put(SMALL), stream.render(SMALL, CAMERA).color
     assert shared.lane == "shared"
-    with shared.stream(scene) as frames, descriptors(more):
-        got = [shared.render(scene, CAMERA)] if way == "render" else list(frames.frames([CAMERA] * 3))
+    with shared.stream(scene, retain=True) as frames, descriptors(more):
+        got = [shared.render(scene, CAMERA, retain=True)] if way == "render" else list(frames.frames([CAMERA] * 3))
     assert all(np.array_equal(frame.color, expected) for frame in got)
+    # The states of replies that could not be mapped are released, too.
+    del got
+    wait_for(worker_process, "lumigrad_contexts", 0)
 
 
 def test_threads_share_a_lane(worker_process: WorkerProcess, shared: Client, stream: Client) -> None:

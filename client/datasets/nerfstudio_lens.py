@@ -93,6 +93,9 @@ def say_ignored(top: Fields, frames: Sequence[Fields], used: Collection[str]) ->
 def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
     if "w" in frame and "h" in frame:
         return frame.pixels("w"), frame.pixels("h")
+    if "w" in frame or "h" in frame:
+        missing = "h" if "w" in frame else "w"
+        raise frame.fail(missing, "w and h in pixels, or neither to take the photograph's size", None)
     if image is None:
         raise frame.fail("w", f"w and h in pixels, or the photograph {frame.text('file_path')}", None)
     pictures = require("PIL.Image", "io", "reading the sizes of photographs")

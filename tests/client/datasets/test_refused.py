@@ -17,6 +17,8 @@ WRONG = [
         r"frames\[0\]\.transform_matrix: expected finite numbers of shape",
     ),
     ({**transforms(shots(1))}, r"frames\[0\]\.w: expected w and h in pixels, or the photograph images/photo_0\.jpg"),
+    ({**transforms(shots(1), w=640, fl_x=500)}, r"frames\[0\]\.h: expected w and h in pixels, or neither"),
+    ({**transforms(shots(1), h=480, fl_x=500)}, r"frames\[0\]\.w: expected w and h in pixels, or neither"),
     ({**transforms(shots(1), w=1.5, h=2)}, r"frames\[0\]\.w: expected a whole number of pixels >= 1, got 1\.5"),
     ({**transforms(shots(1), w=1, h=2)}, r"frames\[0\]\.fl_x: expected a focal length in pixels, or camera_angle_x"),
     (

@@ -71,7 +71,7 @@ class Collector:
             return fitting if len(fitting) >= count else []
 
         with self._changed:
-            assert self._changed.wait_for(found, 30), f"no {name} {trace_id} {attributes} among {self.spans}"
+            assert self._changed.wait_for(found, 120), f"no {name} {trace_id} {attributes} among {self.spans}"
             return found()
 
     def children(self, span: ReceivedSpan) -> list[ReceivedSpan]:

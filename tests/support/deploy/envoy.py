@@ -85,7 +85,7 @@ class Envoy:
 
     def ask(self, path: str) -> str:
         """The content of a page of the admin interface."""
-        with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=30) as response:
+        with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=60) as response:
             return response.read().decode()
 
     def healthy(self) -> int:

@@ -45,7 +45,7 @@ class Prometheus:
 
     def _get(self, what: str, **arguments: str) -> Any:
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             return json.load(response)["data"]
 
 
@@ -71,7 +71,7 @@ def prometheus(program: str, folder: Path, targets: Sequence[str]) -> Iterator[P
         )
         try:
             server = Prometheus(port)
-            until = time.monotonic() + 60
+            until = time.monotonic() + 150
             while not server.is_ready():
                 assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()
                 time.sleep(0.1)

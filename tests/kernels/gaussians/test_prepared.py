@@ -150,11 +150,11 @@ def test_a_batch_of_the_emulated_device_gives_each_its_own(
     made = prepare(scene, cameras_at(poses(views, 1)), Settings(), places, nbytes, b"", **options)
     moved = [poses(views, seed) for seed in range(count)]
     # The queue puts the jobs into batches because it has learnt from others of their kind that they take no time.
-    for _ in range(3):
+    for _ in range(16):
         queue.run_probe(_native.ProbeJob(kind=7))
     jobs = [emulated_device.job(queue, made, request_of(views_of, WIDTH, HEIGHT), batch=5) for views_of in moved]
     busy = _native.ProbeJob(is_repeatable=True)
-    busy.seconds = 30.0
+    busy.seconds = 250.0
     probe = threading.Thread(target=queue.run_probe, args=(busy,))
     probe.start()
     while not queue.is_busy:

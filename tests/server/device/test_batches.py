@@ -110,7 +110,7 @@ def at_once(process: WorkerProcess, slow: SlowRender, asks: Sequence[Callable[[]
         wait_for(process, "lumigrad_queue_depth", depth)
     running.cancel()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     wait_for(process, "lumigrad_calls_in_progress", 0)
     return results
 
@@ -183,7 +183,8 @@ class Together:
         self.fails: dict[Any, Exception] = {}
         self.begun, self.go = threading.Event(), threading.Event()
         self.go.set()
-        for _ in range(3):
+        # Many times, so that most take hardly any time even on a busy machine.
+        for _ in range(16):
             self.ask(0).wait()
         self.sizes.clear()
 
@@ -223,11 +224,12 @@ def test_no_more_go_together_than_there_is_room_for(together: Together) -> None:
 
 
 def test_the_wait_in_the_queue_is_told_in_milliseconds(together: Together) -> None:
+    began = time.perf_counter()
     with held(together.executor):
         asked = together.ask(1)
         time.sleep(0.02)
     asked.wait()
-    assert 20 <= together.call.times.milliseconds["queue"] < 20_000
+    assert 20 <= together.call.times.milliseconds["queue"] <= (time.perf_counter() - began) * 1e3
 
 
 def test_tenants_do_not_share(together: Together) -> None:

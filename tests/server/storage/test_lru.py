@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
+import pytest
+
+from lumigrad.server.storage import lru
 from lumigrad.server.storage.lru import LruCache
 
 
@@ -69,13 +72,15 @@ def test_what_others_need_is_not_dropped_before_them() -> None:
     assert cache.bytes == 10
 
 
-def test_idle_entries_are_dropped_and_used_ones_stay() -> None:
+def test_idle_entries_are_dropped_and_used_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, dropped = make(30)
+    now = 100.0
+    monkeypatch.setattr(lru, "time", SimpleNamespace(monotonic=lambda: now))
     cache.put("a", "A", 10)
     cache.put("b", "B", 10)
-    time.sleep(0.05)
+    now += 5.0
     cache.get("a")
-    cache.drop_idle(0.04)
+    cache.drop_idle(4.0)
     assert dropped == [("b", "B", "idle")]
     assert "a" in cache
 

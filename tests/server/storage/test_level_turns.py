@@ -58,6 +58,6 @@ def test_each_page_waits_for_its_turn_and_gives_it_back() -> None:
         assert next_page.is_alive()
         assert len(checked) == page
         other.give()
-        next_page.join(30)
+        next_page.join(100)
         assert len(checked) == page + 1
     assert next(arriving, None) is None

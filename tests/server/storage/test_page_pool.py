@@ -35,8 +35,8 @@ def test_a_cut_waits_for_room_beside_those_that_are_drawn() -> None:
         draw("four", 30, over)
     assert pool.end_drawing("one")
     assert not pool.end_drawing("one")
-    assert begun.wait(30)
-    waiting.join(30)
+    assert begun.wait(60)
+    waiting.join(60)
     assert pool.end_drawing("two") and pool.end_drawing("three")
     # A cut that is larger than the whole pool is drawn alone.
     draw("large", 200)
@@ -51,7 +51,7 @@ def test_cuts_get_room_in_the_order_of_their_arrival() -> None:
         pool.begin_drawing(drawer, nbytes, call)
         order.append(drawer)
 
-    threads = [threading.Thread(target=draw, args=args) for args in (("large", 80), ("small", 20))]
+    threads = [threading.Thread(target=draw, args=args) for args in (("large", 90), ("small", 20))]
     for waiting, thread in enumerate(threads, 1):
         thread.start()
         while len(pool._waiting) < waiting:
@@ -60,8 +60,12 @@ def test_cuts_get_room_in_the_order_of_their_arrival() -> None:
     threads[1].join(0.2)
     assert order == []
     pool.end_drawing("first")
-    for thread in threads:
-        thread.join(30)
+    threads[0].join(60)
+    # There is no room for both at once, so that the threads cannot overtake each other.
+    threads[1].join(0.2)
+    assert order == ["large"]
+    pool.end_drawing("large")
+    threads[1].join(60)
     assert order == ["large", "small"]
 
 

@@ -25,7 +25,7 @@ from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.v1 import scene_pb2
 from support.workers.spooling import heads
 
-SECONDS = 30.0
+SECONDS = 100.0
 
 
 def spool_in(folder: Path, limit_bytes: int = 1 << 20) -> Spool:

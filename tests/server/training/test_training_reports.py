@@ -195,8 +195,8 @@ def test_a_step_is_done_before_the_one_before_has_reported() -> None:
     with session_of(state, requests, emulated_transfer(copies)) as session:
         thread = threading.Thread(target=lambda: replies.extend(session.answer()))
         thread.start()
-        wait_until(lambda: state.step == 2, "the second step")
-        assert not replies and copies.begun == 1 and len(requests.open) == 4
+        wait_until(lambda: state.step == 2 and copies.begun == 1, "the second step, and the report of the first")
+        assert not replies and len(requests.open) == 4
         copies.go.set()
         thread.join(60)
     assert reports(replies) == expected == list(state.recent_replies)

@@ -25,6 +25,7 @@ from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, tensor_pb2
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_lane import RawLane, offer_of
+from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 MIB = 1 << 20
@@ -40,7 +41,15 @@ def lane(client: RawClient) -> Iterator[RawLane]:
 
 
 # A worker whose lanes have 4 MiB each.
-narrow = worker_fixture("--lane-mib", "8")
+narrow_worker = worker_fixture("--lane-mib", "8")
+
+
+@pytest.fixture
+def narrow(narrow_worker: WorkerProcess) -> WorkerProcess:
+    """The worker once it has noticed that no lane is open any more."""
+    wait_for(narrow_worker, "lumigrad_lanes", 0)
+    wait_for(narrow_worker, "lumigrad_lane_bytes", 0)
+    return narrow_worker
 
 
 def render(client: RawClient, lane: RawLane, lease: int, spec: Any = SPEC) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from support.workers.worker import WorkerProcess, worker
 @pytest.fixture(scope="module")
 def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder: Path = tmp_path_factory.mktemp("spool")
-    with worker("--device", "cpu", "--spool", str(folder)) as process:
+    # A call that says nothing is not to be ended before the test has it speak.
+    patient = ("from lumigrad.server.core import progress", "progress._SILENT_SECONDS = 250.0")
+    with worker("--device", "cpu", "--spool", str(folder), before=patient) as process:
         yield process
 
 

@@ -125,7 +125,7 @@ def test_a_scene_is_looked_up_for_each_frame(client: RawClient) -> None:
         for _ in range(2):
             frames.send(cameras=[camera(5)])
             assert frames.receive().data == answer.data
-        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=20)
+        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
         frames.send(cameras=[camera(5)])
         assert code_of(frames.receive()) == Code.NOT_FOUND
 
@@ -243,12 +243,12 @@ def test_a_full_queue_does_not_end_the_stream() -> None:
 
 
 def test_a_drain_lets_frames_that_wait_for_the_device_finish() -> None:
-    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", "--drain-seconds", "60")
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", "--drain-seconds", "250")
     client = RawClient(process.target)
     slow = SlowRender(client, count=1000)
-    with prepared(client, stored(client)) as frames:
+    with prepared(client, stored(client), timeout=250) as frames:
         # The slow call takes long enough for the frames to be queued even on a busy machine.
-        call = slow.start(300)
+        call = slow.start(300, timeout=250)
         wait_for_device(process)
         for view in range(3):
             frames.send(cameras=[camera(view)])

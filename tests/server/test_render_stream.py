@@ -178,7 +178,7 @@ def test_states_are_kept_for_backward(client: RawClient) -> None:
 def test_what_names_no_frame_ends_the_stream(client: RawClient, raw: bytes) -> None:
     good = render_pb2.FrameRequest(number=1, render=render_pb2.RenderRequest(spec=stored_spec(client)))
     path = "/lumigrad.v1.RenderService/RenderStream"
-    replies = client.channel.stream_stream(path)(iter((good.SerializeToString(), raw)), timeout=20)
+    replies = client.channel.stream_stream(path)(iter((good.SerializeToString(), raw)), timeout=60)
     # The first frame is answered.
     assert render_pb2.FrameReply.FromString(next(replies)).reply.payload_bytes
     error = failure(lambda: next(replies))

@@ -174,8 +174,8 @@ def test_all_threads_that_work_on_a_call_stop() -> None:
 
     seconds(60.0)
     whole_call = min(seconds(60.0) for _ in range(3))
-    # If only one thread stopped, the other one would do its part of the work too.
-    assert min(seconds(0.2 * whole_call) for _ in range(3)) < 0.7 * whole_call
+    # If only one thread stopped, the other one would do its part of the work too. A busy machine may stop them late.
+    assert any(seconds(0.2 * whole_call) < 0.7 * whole_call for _ in range(20))
 
 
 def test_request_concerns_the_thread_that_heeds_it_alone(made: StopRequest) -> None:
@@ -219,11 +219,14 @@ def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count(kind: str) -> None:
 
 def test_loops_show_that_they_make_progress() -> None:
     request = StopRequest()
-    time.sleep(1.0)
-    assert request.idle_seconds > 0.99
+    time.sleep(0.1)
+    assert request.idle_seconds > 0.09
+    began = time.monotonic()
     with request:
         KINDS["gaussians"]()
-    assert request.idle_seconds < 0.99
+    # Read before the clock, so that a pause in between does not count.
+    idle = request.idle_seconds
+    assert idle <= time.monotonic() - began
 
 
 def test_what_must_be_done_to_the_end_heeds_no_request(made: StopRequest) -> None:

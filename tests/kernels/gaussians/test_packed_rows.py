@@ -255,7 +255,7 @@ def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:
     _native.set_thread_count(2)
     try:
         # A single query may be held up by other programs.
-        assert min(longest_part() for _ in range(4)) < 0.3
+        assert any(longest_part() < 0.3 for _ in range(12))
     finally:
         _native.set_thread_count(threads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import ModuleType
 
@@ -23,7 +24,11 @@ def assert_steady_on_host(step: Callable[[], object]) -> None:
 def _assert_steady(step: Callable[[], object], *counters: Callable[[], int]) -> None:
     for _ in range(3):
         step()
-    before = [counter() for counter in counters]
-    for _ in range(4):
-        step()
-    assert [counter() for counter in counters] == before
+    while True:
+        before, began = [counter() for counter in counters], time.monotonic()
+        for _ in range(4):
+            step()
+        if [counter() for counter in counters] == before:
+            return
+        # Memory goes back to the system after ten seconds, for which a busy machine may hold a step up.
+        assert time.monotonic() - began > 5.0

@@ -89,7 +89,7 @@ def test_every_call_waits_for_a_place(process: WorkerProcess, full: Callable[[],
             queue.wait_for_refusals(len(calls))
             queue.empty()
             for name, call in begun.items():
-                assert call.result(60) is not None, name
+                assert call.result(150) is not None, name
 
 
 def test_a_step_of_a_training_waits_for_a_place(process: WorkerProcess, full: Callable[[], FullQueue]) -> None:
@@ -104,7 +104,7 @@ def test_a_step_of_a_training_waits_for_a_place(process: WorkerProcess, full: Ca
         begun = threads.submit(trainer.step)
         queue.wait_for_refusals()
         queue.empty()
-        assert begun.result(60).number == 1
+        assert begun.result(150).number == 1
 
 
 def test_coroutines_wait_for_a_place_and_one_that_is_cancelled_does_not(

@@ -47,7 +47,7 @@ class Asking:
                 )
 
     def wait_for(self, done: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while self.done < done:
             assert time.monotonic() < until, "the calls do not get on"
             time.sleep(0.01)
@@ -60,14 +60,14 @@ class Asking:
 
 
 def assert_shared(one: Asking, other: Asking, calls: int, most: float) -> None:
-    """Fails unless neither tenant gets more than `most` times the other's time in one of three tries.
+    """Fails unless neither tenant gets more than `most` times the other's time in one of eight tries.
 
     A try lasts for `calls` calls of `one`. Callers on a busy machine may be too late to claim their share.
     """
     ratios: list[float] = []
     try:
         one.wait_for(2)
-        while len(ratios) < 3 and not any(1 / most < ratio < most for ratio in ratios):
+        while len(ratios) < 8 and not any(1 / most < ratio < most for ratio in ratios):
             before = one.device_ms, other.device_ms
             one.wait_for(one.done + calls)
             ratios.append((one.device_ms - before[0]) / max(other.device_ms - before[1], 1e-3))
@@ -91,7 +91,7 @@ def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
         slow = SlowRender(alice)
 
         def call(priority: str) -> None:
-            reply = alice.render(slow.request(12).message.spec, metadata=(("lumigrad-priority", priority),))
+            reply = alice.render(slow.request(2).message.spec, metadata=(("lumigrad-priority", priority),))
             stages[priority] = {stage.name: stage.milliseconds for stage in reply.timings.stages}
 
         running = slow.start()
@@ -102,7 +102,7 @@ def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
             wait_for(process, "lumigrad_queue_depth", depth)
         running.cancel()
         for thread in threads:
-            thread.join(60)
+            thread.join(150)
     # Replies and lines of the log may be late. A call that was there earlier and began later waited for longer, by at
     # least the time that the other call took.
     waits = [stages[name]["queue"] for name in names]
@@ -139,8 +139,8 @@ def test_a_tenant_who_fills_the_queue_leaves_places_for_others(process: WorkerPr
         wait_for(process, "lumigrad_queue_depth", QUEUE // 2 + 1)
         running.cancel()
         # Bob goes before Alice's earlier calls, since she has had the device.
-        thread.join(60)
-        assert len(done) == 1
+        thread.join(150)
+        assert len(done) == 1 and waiting[-1].is_active()
         for call in waiting:
             call.cancel()
         wait_for(process, "lumigrad_calls_in_progress", 0)

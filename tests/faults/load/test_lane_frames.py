@@ -112,7 +112,7 @@ def test_an_error_ends_its_frame_and_not_the_stream(client: RawClient) -> None:
         answer = frames.receive()
         assert answer.reply is not None and answer.reply.scene.version == 2
         assert frames.outputs(answer) == expected(client, render, 1)
-        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=20)
+        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
         frames.ask(1)
         assert code_of(frames.receive()) == Code.NOT_FOUND
         other = stored_request(client)
@@ -217,13 +217,15 @@ def test_sigterm_lets_them_end() -> None:
         render = stored_request(client)
         wanted = [expected(client, render, view) for view in range(3)]
         with RawLane(client) as lane, LaneFrames(client, render, lane) as frames:
-            slow = SlowRender(client).start(views=20)
+            slow = SlowRender(client)
+            slow.start()
             wait_for_device(process)
             for view in range(3):
                 frames.ask(view)
             wait_for(process, "lumigrad_queue_depth", 3)
             process.signal(signal.SIGTERM)
-            list(slow)
+            process.wait_for_log("draining")
+            slow.cancel()
             answers = [frames.receive() for _ in range(3)]
             assert frames.status() == Code.UNAVAILABLE
             assert process.wait() == 0

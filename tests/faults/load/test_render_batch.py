@@ -16,7 +16,7 @@ from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
 from support.driving.scenes import frame, street
 from support.driving.stubs import DrivingClient
-from support.workers.slow_render import wait_for, wait_for_work, wait_until
+from support.workers.slow_render import wait_for, wait_until
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker, worker_fixture
 
@@ -31,10 +31,10 @@ def tenants(process: WorkerProcess) -> tuple[RawClient, RawClient]:
     return tenant_client(channel, ALICE), tenant_client(channel, BOB)
 
 
-def slow_items(client: RawClient, count: int = ITEMS) -> list[render_pb2.RenderItem]:
+def slow_items(client: RawClient, count: int = ITEMS, size: int = 128) -> list[render_pb2.RenderItem]:
     """Items that each take long, all different."""
     scene_id = client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
-    camera = opencv_camera(128, 128)
+    camera = opencv_camera(size, size)
     specs = [spec_of(camera, scene_id=scene_id, outputs=["alpha"], gamma=1 - 1e-3 * number) for number in range(count)]
     return [render_pb2.RenderItem(spec=spec) for spec in specs]
 
@@ -44,24 +44,28 @@ def test_a_call_of_another_tenant_waits_for_an_item_and_not_for_the_batch(proces
     items = slow_items(alice)
     spec = spec_of(opencv_camera(16, 12), scene_id=bob.put(sphere_cloud(20)).scene.scene_id)
     bob.render(spec)
-    batch = threading.Thread(target=lambda: alice.render_batch(*items))
-    batch.start()
-    wait_for_work(process)
-    done = 0
-    while batch.is_alive():
-        bob.render(spec)
-        done += batch.is_alive()
-    # Each call waits for at most one item.
+    # Each call waits for at most one item. The batch may be over before a busy machine lets this thread ask so often.
+    done, tries = 0, 0
+    while done < ITEMS // 4 and tries < 5:
+        wait_for(process, "lumigrad_calls_in_progress", 0)
+        batch = threading.Thread(target=lambda: alice.render_batch(*items))
+        batch.start()
+        begun = lambda: process.metric("lumigrad_calls_in_stage", stage="device") or not batch.is_alive()  # noqa: B023, E731
+        wait_until(begun, "work of the device")
+        done, tries = 0, tries + 1
+        while batch.is_alive():
+            bob.render(spec)
+            done += batch.is_alive()
     assert done >= ITEMS // 4
 
 
 def test_a_batch_that_is_cancelled_stops_between_its_items(process: WorkerProcess) -> None:
     alice, _ = tenants(process)
-    items = slow_items(alice)
+    # The others take minutes.
+    items = slow_items(alice, 2) + slow_items(alice, ITEMS - 2, size=640)
     before = process.metric("lumigrad_batch_views_count")
     request = iter([Frame(render_pb2.RenderBatchRequest(items=items))])
-    call = alice.render_stub.RenderBatch(request, timeout=60)
-    wait_for_work(process)
+    call = alice.render_stub.RenderBatch(request, timeout=240)
     wait_until(lambda: process.metric("lumigrad_batch_views_count") >= before + 2, "two items")
     call.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
@@ -92,6 +96,7 @@ def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None
     alice, _ = tenants(process)
     scene_id = alice.put(sphere_cloud(20, seed=3)).scene.scene_id
     spec = spec_of(opencv_camera(4096, 1024), scene_id=scene_id, outputs=["color", "alpha", "depth", "info"])
+    wait_for(process, "lumigrad_calls_in_progress", 0)
     before = process.metric("lumigrad_batch_views_count")
     error = failure(lambda: alice.render_batch(*[render_pb2.RenderItem(spec=spec)] * 16))
     assert error.code() in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
@@ -99,8 +104,8 @@ def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None
 
 
 @contextmanager
-def full_queue(process: WorkerProcess, channel: grpc.Channel) -> Iterator[threading.Event]:
-    """Calls that fill the queue from when the event is set to the end of the block."""
+def full_queue(channel: grpc.Channel) -> Iterator[tuple[threading.Event, list[Code]]]:
+    """Calls that fill the queue from when the event is set to the end of the block, and the codes of refused ones."""
     client = RawClient("", channel=channel)
     item, begins, has_ended, refused = slow_items(client, 1)[0], threading.Event(), threading.Event(), []
 
@@ -108,7 +113,7 @@ def full_queue(process: WorkerProcess, channel: grpc.Channel) -> Iterator[thread
         begins.wait(300)
         while not has_ended.is_set():
             try:
-                client.render(item.spec, timeout=60)
+                client.render(item.spec)
             except grpc.RpcError as error:
                 refused.append(error.code())
                 time.sleep(0.001)
@@ -117,13 +122,23 @@ def full_queue(process: WorkerProcess, channel: grpc.Channel) -> Iterator[thread
     for thread in threads:
         thread.start()
     try:
-        yield begins
+        yield begins, refused
     finally:
         has_ended.set()
         begins.set()
         for thread in threads:
-            thread.join(60)
-    assert Code.RESOURCE_EXHAUSTED in refused, "the queue was never full"
+            thread.join(150)
+
+
+def batch_beside_a_full_queue(process: WorkerProcess, channel: grpc.Channel, ask: Callable[[], Any]) -> Any:
+    """The reply to a batch while others fill the queue, who may be too late for it on a busy machine."""
+    for _ in range(5):
+        with full_queue(channel) as (begins, refused):
+            batch = begun_batch(process, ask, begins)
+            was_full = Code.RESOURCE_EXHAUSTED in refused
+        if was_full:
+            return batch
+    raise AssertionError("the queue was never full")
 
 
 FULL = ("--queue-size", "1", "--batch-views", "1")
@@ -134,8 +149,7 @@ def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
     with worker("--device", "cpu", *FULL) as process, process.channel() as channel:
         client = RawClient("", channel=channel)
         items = slow_items(client, 24)
-        with full_queue(process, channel) as begins:
-            batch = begun_batch(process, lambda: client.render_batch(*items, timeout=600), begins)
+        batch = batch_beside_a_full_queue(process, channel, lambda: client.render_batch(*items, timeout=600))
         assert [item.status.code for item in batch.items] == [0] * len(items)
 
 
@@ -150,8 +164,8 @@ def test_a_batch_of_a_driving_simulator_waits_for_places_too(tmp_path: Path) -> 
         times = range(1_500_000, 1_500_024)
         frames = [frame(frame_start_us=time, frame_end_us=time, resolution_w=640, resolution_h=480) for time in times]
         items = [{"camera_name": str(number), "request": request} for number, request in enumerate(frames)]
-        with full_queue(process, channel) as begins:
-            batch = begun_batch(process, lambda: simulator.call("batch_render_rgb", items=items, timeout=600), begins)
+        ask = lambda: simulator.call("batch_render_rgb", items=items, timeout=600)  # noqa: E731
+        batch = batch_beside_a_full_queue(process, channel, ask)
         assert [item.success for item in batch.items] == [True] * len(items)
 
 

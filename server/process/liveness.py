@@ -95,7 +95,7 @@ class Heartbeat:
             self._on_change(works)
 
 
-# The time for refusing calls in progress.
+# The time for refusing calls in progress, and for sending what refuses them.
 _REFUSING_SECONDS = 0.5
 # The time for sending the last bytes.
 _FLUSH_SECONDS = 0.1
@@ -137,6 +137,8 @@ class Emergency:
         threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
         self._handler.wait_idle(_REFUSING_SECONDS)
         self._write_notes()
+        # A call is idle before its reply is sent.
+        self._handler.wait_sent(_REFUSING_SECONDS)
         time.sleep(_FLUSH_SECONDS)
         # Skip destructors, which would wait for the device.
         os._exit(code)

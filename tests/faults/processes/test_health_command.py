@@ -18,13 +18,13 @@ from support.workers.worker import LUMIGRAD, worker
 
 
 def health(*arguments: str) -> tuple[int, str, str]:
-    done = lumigrad("health", *arguments, timeout=60)
+    done = lumigrad("health", *arguments, timeout=120)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 
 def test_a_worker_serves_until_it_drains() -> None:
     with worker("--device", "cpu", "--lame-duck-seconds", "120") as process:
-        target = ("--target", process.target, "--timeout", "30")
+        target = ("--target", process.target, "--timeout", "60")
         assert health(*target) == (0, "SERVING", "")
         assert health(*target, "--service", "lumigrad.v1.RenderService") == (0, "SERVING", "")
         assert health(*target, "--service", "nobody's") == (
@@ -34,7 +34,7 @@ def test_a_worker_serves_until_it_drains() -> None:
         )
         # All of several targets must serve.
         nobody = "127.0.0.1:1"
-        code, output, said = health("--target", f"{process.target},{nobody}", "--timeout", "2")
+        code, output, said = health("--target", f"{process.target},{nobody}", "--timeout", "60")
         assert (code, output) == (4, f"{process.target} SERVING")
         assert said.startswith(f"lumigrad: error: no worker at {nobody} (")
         assert said.endswith("start one with `lumigrad serve`, or " + TARGET.shell)
@@ -43,7 +43,7 @@ def test_a_worker_serves_until_it_drains() -> None:
         assert health(*target) == (3, "NOT_SERVING", "")
         process.signal(signal.SIGKILL)
         process.wait()
-        code, _, said = health(*target, "--timeout", "1")
+        code, _, said = health(*target)
         assert code == 4
         assert said.startswith(f"lumigrad: error: no worker at {process.target} (")
 
@@ -55,10 +55,10 @@ def test_a_worker_with_tls_is_asked_with_tls(tmp_path: Path) -> None:
     files = ("--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--tokens-file", str(tokens))
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
     with worker("--device", "cpu", *files, credentials=credentials) as process:
-        target = ("--target", f"localhost:{process.port}", "--timeout", "30")
+        target = ("--target", f"localhost:{process.port}", "--timeout", "60")
         # Callers without a token may ask for health.
         assert health(*target, "--tls-ca", str(authority.certificate)) == (0, "SERVING", "")
-        code, _, said = health(*target, "--timeout", "2")
+        code, _, said = health(*target, "--timeout", "60")
         assert code == 4 and "if it asks for TLS, use --tls or --tls-ca FILE" in said
 
 
@@ -67,7 +67,7 @@ def test_an_error_is_one_line_without_the_log_of_grpc() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     with worker("--device", "cpu") as process:
         for command in ("health", "info"):
-            line = [LUMIGRAD, command, "--tls", "--target", process.target, "--timeout", "30"]
+            line = [LUMIGRAD, command, "--tls", "--target", process.target, "--timeout", "60"]
             done = subprocess.run(line, capture_output=True, text=True, timeout=250, env=environment)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1), done.stderr
             assert done.stderr.startswith(f"lumigrad: error: no connection to the worker at {process.target} (")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -45,19 +47,19 @@ def read(port: int, tls: ssl.SSLContext | None = None) -> str:
         return response.read().decode()
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Identity:
-    """The worker's files, which a test may replace."""
-    folder, own = tmp_path_factory.mktemp("live"), authority.sign("worker")
-    return Identity(shutil.copy(own.certificate, folder / "pem"), shutil.copy(own.key, folder / "key"))
-
-
-@pytest.fixture(scope="module")
-def encrypted(authority: Authority, live: Identity) -> Iterator[WorkerProcess]:
-    options = ("--tls-cert", str(live.certificate), "--tls-key", str(live.key), "--metrics-tls")
+@contextmanager
+def encrypting(authority: Authority, own: Identity) -> Iterator[WorkerProcess]:
+    """A worker whose metrics are encrypted with these files."""
+    options = ("--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--metrics-tls")
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
     settings = {"credentials": credentials, "metrics_context": context(authority)}
     with worker("--device", "cpu", *options, **settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority: Authority) -> Iterator[WorkerProcess]:
+    with encrypting(authority, authority.sign("worker")) as process:
         yield process
 
 
@@ -95,7 +97,7 @@ def test_ill_health_is_an_error_of_http() -> None:
 
 
 def test_a_worker_that_is_about_to_stop_is_in_ill_health() -> None:
-    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "3")
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "600")
     url = f"http://127.0.0.1:{process.metrics_port}/health"
     with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
         assert response.status == 200
@@ -105,7 +107,9 @@ def test_a_worker_that_is_about_to_stop_is_in_ill_health() -> None:
         urllib.request.urlopen(url, timeout=TIMEOUT)
     with refused.value as answer:
         assert (answer.code, answer.read()) == (503, b"NOT_SERVING\n")
-    assert process.wait() == 0
+    # A second signal ends it at once.
+    process.signal()
+    assert process.wait() == 128 + signal.SIGTERM
 
 
 def test_callers_who_say_nothing_keep_nobody_from_the_metrics(encrypted: WorkerProcess, authority: Authority) -> None:
@@ -117,25 +121,24 @@ def test_callers_who_say_nothing_keep_nobody_from_the_metrics(encrypted: WorkerP
             connection.close()
 
 
-def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(
-    encrypted: WorkerProcess, authority: Authority, live: Identity, tmp_path: Path
-) -> None:
-    live.key.write_text("broken")
-    encrypted.wait_for_log("cannot read the metrics' certificate; the previous one stays in use")
-    assert "lumigrad_up" in read(encrypted.metrics_port, context(authority))
-    newer = Authority(tmp_path, "newer")
-    own = newer.sign("worker")
-    shutil.copy(own.certificate, live.certificate)
-    shutil.copy(own.key, live.key)
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            read(encrypted.metrics_port, context(newer))
-            encrypted.metrics_context = context(newer)
-            break
-        except urllib.error.URLError:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(authority: Authority, tmp_path: Path) -> None:
+    own, newer = authority.sign("replaced"), Authority(tmp_path, "newer")
+    with encrypting(authority, own) as process:
+        own.key.write_text("broken")
+        process.wait_for_log("cannot read the metrics' certificate; the previous one stays in use")
+        assert "lumigrad_up" in read(process.metrics_port, context(authority))
+        other = newer.sign("worker")
+        shutil.copy(other.certificate, own.certificate)
+        shutil.copy(other.key, own.key)
+        until = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                read(process.metrics_port, context(newer))
+                process.metrics_context = context(newer)
+                break
+            except urllib.error.URLError:
+                assert time.monotonic() < until
+                time.sleep(0.05)
 
 
 def in_process(silent_seconds: float, monkeypatch: pytest.MonkeyPatch, **settings: object) -> metrics_port.MetricsPort:
@@ -174,7 +177,9 @@ def test_errors_of_requests_for_metrics_are_logged_as_others_are_and_callers_tha
     for thread in threading.enumerate():
         if "process_request_thread" in thread.name:
             thread.join(TIMEOUT)
-    assert [record.message for record in caplog.records] == ["a request for metrics failed"]
+    assert [record.message for record in caplog.records if record.name == "lumigrad"] == [
+        "a request for metrics failed"
+    ]
     written = capfd.readouterr().err
     assert "Exception occurred" not in written and "wsgiref" not in written
 

@@ -18,8 +18,9 @@ from lumigrad.client import Client, Unavailable
 from support.ports import reserved_port
 from support.workers.client_load import CAMERA, cloud, load
 from support.workers.faults import POISON, faulty_worker
-from support.workers.forks import FAULTS, lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker, worker_fixture
+from support.workers.forks import FAULTS, ForkedProcess, lumigrad
+from support.workers.slow_render import wait_until
+from support.workers.worker import WorkerProcess, worker, worker_fixture
 
 RECOVERY_SECONDS = 3.0
 
@@ -93,8 +94,13 @@ def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
             assert process.process.stdout.readline() == again
             assert process.metric("lumigrad_worker_last_exit", reason=reason) == 1
             process.wait_for_log(f"worker ended device=cpu code={-number} reason={reason}")
-        print(f"restarts took {took} s, the first start {first:.2f} s")
-        assert min(took) < max(RECOVERY_SECONDS, first)
+    print(f"restarts took {took} s, the first start {first:.2f} s")
+    if min(took) >= max(RECOVERY_SECONDS, first):
+        # The machine may have become slower since the first start.
+        started = time.monotonic()
+        with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
+            client.render(cloud(), CAMERA)
+            assert min(took) < time.monotonic() - started
 
 
 def test_a_fork_server_that_ends_is_replaced_without_harm_to_the_worker() -> None:
@@ -113,7 +119,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_and_no_crash() -> None:
     with worker("--device", "cpu", "--max-crashes", "1", supervised=True) as process, load(process.target) as calls:
         calls.wait_for_progress()
         kill_worker(process, signal.SIGTERM)
-        process.wait_for_log("code=0 reason=stopped", seconds=20)
+        process.wait_for_log("code=0 reason=stopped")
         calls.wait_for_progress()
         assert calls.failures == []
 
@@ -151,11 +157,11 @@ def test_a_crash_loop_ends_with_a_code_of_its_own(
 ) -> None:
     (tmp_path / fault).touch()
     monkeypatch.setenv(FAULTS, str(tmp_path))
-    result = serve("--max-crashes", "3")
+    result = serve("--max-crashes", "3", "--crash-seconds", "600")
     assert result.returncode == 5
     assert result.stdout == ""
     assert result.stderr.count(line) == 3
-    given_up = f"not restarting the worker: {what} crashed 3 times within 60 s (--max-crashes, --crash-seconds)"
+    given_up = f"not restarting the worker: {what} crashed 3 times within 600 s (--max-crashes, --crash-seconds)"
     assert given_up in result.stderr
 
 
@@ -180,7 +186,7 @@ def test_no_process_outlives_its_supervisor() -> None:
         children = psutil.Process(process.process.pid).children()
         assert len(children) == 2
         process.signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait()
         for child in children:
             wait_for_end(child.pid)
         with worker("--device", "cpu", port=port, metrics_port=metrics_port) as again:
@@ -195,21 +201,23 @@ def test_a_supervisor_in_the_way_of_nobody_keeps_its_port_from_others(calm: Work
 
 @pytest.mark.parametrize("has_loaded", [False, True])
 def test_a_stop_before_a_worker_serves_is_obeyed(has_loaded: bool) -> None:
-    arguments = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        if has_loaded:
-            starting, _, started = (process.stderr.readline() for _ in range(3))
-            assert "INFO starting: " in starting
-            assert "worker started" in started
-        else:
-            until = time.monotonic() + 30
-            while not psutil.Process(process.pid).children():
-                assert time.monotonic() < until
-                time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert has_loaded or "worker started" not in process.stderr.read()
+    endless = (
+        "import time",
+        "from lumigrad.server.process import fork_server",
+        "fork_server.main = lambda: time.sleep(600)",
+    )
+    arguments = ["serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0"]
+    process = ForkedProcess(arguments, before=() if has_loaded else endless)
+    if has_loaded:
+        starting, _, started = (process.stderr.readline() for _ in range(3))
+        assert "INFO starting: " in starting
+        assert "worker started" in started
+    else:
+        wait_until(lambda: psutil.Process(process.pid).children(), "the fork server")
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=150)
+    assert process.returncode == 0
+    assert has_loaded or "worker started" not in log
 
 
 def test_sigquit_writes_the_stacks_down_and_ends_nothing(calm: WorkerProcess) -> None:

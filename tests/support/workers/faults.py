@@ -6,7 +6,7 @@ import ctypes
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from support.workers.worker import WorkerProcess
 
 # While "poison" is armed, every request for this output crashes the worker.
 POISON = "hits"
-_LONG_SECONDS = 60
+_LONG_SECONDS = 240
 
 
 class Faults:
@@ -93,9 +93,10 @@ class FaultyEngine:
 
 
 @contextmanager
-def faulty_worker(folder: Path, *options: str) -> Iterator[tuple[WorkerProcess, Faults]]:
-    """A worker under a supervisor that meets the faults armed in `folder`."""
-    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", *options, supervised=True, faults=folder)
+def faulty_worker(folder: Path, *options: str, before: Sequence[str] = ()) -> Iterator[tuple[WorkerProcess, Faults]]:
+    """A worker under a supervisor that meets the faults armed in `folder`; `before` changes it before it serves."""
+    options = ("--device", "cpu", "--lame-duck-seconds", "0", *options)
+    process = WorkerProcess(*options, supervised=True, faults=folder, before=before)
     try:
         yield process, Faults(folder)
     finally:

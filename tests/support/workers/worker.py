@@ -137,7 +137,7 @@ class WorkerProcess:
         """The serving status of a service."""
         with self.channel() as channel:
             request = health_pb2.HealthCheckRequest(service=service)
-            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=60, wait_for_ready=True).status
+            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=150, wait_for_ready=True).status
 
     def wait_for_health(self, status: int, seconds: float = 150.0) -> None:
         """Wait until the worker reports a serving status."""

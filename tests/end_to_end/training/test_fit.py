@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from lumigrad.client.datasets import Capture
 from lumigrad.client.pictures import write_image
 from support.files.dataset_files import shots, transforms
 from support.workers.forks import ForkedProcess, lumigrad
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
@@ -82,11 +82,8 @@ def previews(scene: Path) -> list[Path]:
 
 
 def wait_for_previews(scene: Path, count: int, process: ForkedProcess) -> None:
-    """Waits until the running fit has written `count` previews."""
-    until = time.monotonic() + 120
-    while len(previews(scene)) < count:
-        assert process.poll() is None and time.monotonic() < until
-        time.sleep(0.05)
+    """Waits until a fit has written `count` previews, or is over."""
+    wait_until(lambda: len(previews(scene)) >= count or process.poll() is not None, f"{count} previews", seconds=200)
 
 
 @pytest.mark.slow
@@ -175,7 +172,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     process = ForkedProcess(command(capture, scene, *options, target=running.target))
     wait_for_previews(scene, 1, process)
     process.send_signal(signal.SIGTERM)
-    said, complaint = process.communicate(timeout=60)
+    said, complaint = process.communicate(timeout=150)
     assert process.returncode == 0, complaint
     assert "of 100,000 steps" in said and "--resume continues it" in complaint
     stopped = report_of(scene)
@@ -188,7 +185,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     again = ForkedProcess(command(capture, scene, *repeated, target=running.target))
     wait_for_previews(scene, len(previews(scene)) + 2, again)
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=60)
+    again.communicate(timeout=150)
     assert again.returncode == 0
     assert report_of(scene)["steps"] > stopped["steps"]
     # A new fit says that it would replace this one. It fails before it begins, so it removes nothing.
@@ -203,11 +200,14 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
 
 
 def killed_and_resumed(capture: Path, scene: Path, seconds: int, target: str) -> tuple[float, Any]:
-    """Kills a fit after three previews; returns the seconds that it had used, and the fit that resumed it."""
+    """Kills a fit after three previews; returns the seconds that it had used, and the fit that resumed it.
+
+    The fit may be over by then, so that nothing can be resumed.
+    """
     process = ForkedProcess(command(capture, scene, "--sh-degree", "1", "--seconds", f"{seconds}", target=target))
     wait_for_previews(scene, 3, process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=150)
     checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
     used = json.loads(checkpoint.read_text())["used"] if checkpoint.exists() else float(seconds)
     return used, fit(capture, scene, "--resume", target=target)
@@ -216,18 +216,20 @@ def killed_and_resumed(capture: Path, scene: Path, seconds: int, target: str) ->
 def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
     capture: Path, tmp_path: Path, running: WorkerProcess
 ):
-    # On a busy machine the kill may come when the fit is over.
+    # On a busy machine the kill may come when the fit is nearly or quite over, and a fit ends early by as much time as
+    # its last preview but one took.
     for seconds in (4, 16, 64):
         scene = tmp_path / f"scene{seconds}.ply"
         used, done = killed_and_resumed(capture, scene, seconds, running.target)
-        if done.returncode == 0:
+        is_undisturbed = done.returncode == 0 and 0.2 < used / seconds < 0.7
+        if is_undisturbed and used + report_of(scene)["seconds"] > 0.75 * seconds:
             break
     assert done.returncode == 0, done.stderr
     assert used > seconds / 5
     pattern = rf" held out, {seconds} s; background"
     assert re.search(pattern, done.stdout) and re.search(rf"\d+ steps, \d+ of {seconds} s, ", done.stdout)
     report = report_of(scene)
-    assert report["seconds"] > seconds - used - 1
+    assert report["seconds"] > 0.75 * seconds - used
     assert report["steps"] > report["resumed_from"] > 0
     # This holds however few steps a busy machine makes in the time.
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 2
@@ -421,7 +423,10 @@ def test_a_fit_beside_a_spool_that_cannot_be_written_goes_on(capture: Path, tmp_
         (spool / "0").rename(tmp_path / "away")
         done = fit(capture, scene, "--steps", "20", "--strategy", "none", target=process.target)
         assert done.returncode == 0, done.stderr
-        assert process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") > 0
+        # The scenes of the fit may be deleted before they are written.
+        with Client(process.target) as client:
+            client.put(ball(np.random.default_rng(3)))
+            wait_until(lambda: process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") > 0)
     assert len(previews(scene)) > 2 and len(Gaussians.load(scene)) == COUNT
 
 

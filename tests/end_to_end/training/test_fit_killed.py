@@ -71,21 +71,25 @@ def _newest(spool: Path, kind: str) -> str:
     return max((found[1] for found in map(_NUMBER.search, names) if found), default="")
 
 
-def _disturb(command: list[str], scene: Path, spool: Path, process: WorkerProcess, moments: Sequence[Moment]) -> None:
-    """Run a fit, and end its worker at each moment in turn."""
-    events = _events(scene, spool, process)
-    fit = ForkedProcess(command)
+def _disturb(
+    command: list[str], scene: Path, spool: Path, process: WorkerProcess, moments: Sequence[Moment]
+) -> Sequence[Moment]:
+    """Run a fit, and end its worker at each moment in turn; returns the moments for which it was over too soon."""
+    events, missed = _events(scene, spool, process), list(moments)
+    fit = ForkedProcess([*command, "-o", str(scene)])
     until = time.monotonic() + 200
     try:
         for number, event in moments:
             before = events[event]()
-            while events[event]() == before:
-                assert fit.poll() is None, f"it ended before {event}:\n{fit.communicate(timeout=60)}"
+            while events[event]() == before and fit.poll() is None:
                 assert time.monotonic() < until, f"it waits for {event}"
                 time.sleep(0.001)
+            if fit.poll() is not None:
+                break
             restarts = process.log.count("worker started")
             os.kill(process.worker_pid, number)
             process.wait_for_log("worker started", count=restarts + 1)
+            missed.remove((number, event))
         said, complaint = fit.communicate(timeout=200)
     finally:
         if fit.poll() is None:
@@ -93,6 +97,25 @@ def _disturb(command: list[str], scene: Path, spool: Path, process: WorkerProces
     assert fit.returncode == 0, complaint[-3000:]
     assert f"{STEPS} of {STEPS} steps" in said
     assert len(list(scene.with_suffix(".fit").glob("preview_*"))) == STEPS // EVERY
+    return missed
+
+
+def _check_disturbed(
+    command: list[str],
+    folder: Path,
+    spool: Path,
+    process: WorkerProcess,
+    moments: Sequence[Moment],
+    undisturbed: bytes,
+) -> None:
+    """Each scene is the same, with as many fits as the moments need: on a busy machine, they are noticed late."""
+    for number in range(30):
+        scene = folder / f"scene{number}.ply"
+        moments = _disturb(command, scene, spool, process, moments)
+        assert scene.read_bytes() == undisturbed
+        if not moments:
+            return
+    pytest.fail(f"all fits ended before {moments}")
 
 
 @pytest.mark.parametrize(
@@ -106,20 +129,16 @@ def _disturb(command: list[str], scene: Path, spool: Path, process: WorkerProces
 def test_a_fit_survives_its_worker_whenever_that_is_killed(
     capture: Path, spool: Path, process: WorkerProcess, undisturbed: bytes, tmp_path: Path, moments: Sequence[Moment]
 ) -> None:
-    scene = tmp_path / "scene.ply"
-    command = ["fit", str(capture), "-o", str(scene), "--target", process.target, *OPTIONS]
-    _disturb(command, scene, spool, process, moments)
-    assert scene.read_bytes() == undisturbed
+    command = ["fit", str(capture), "--target", process.target, *OPTIONS]
+    _check_disturbed(command, tmp_path, spool, process, moments, undisturbed)
 
 
 def test_without_snapshots_a_fit_survives_a_worker_that_is_stopped(
     capture: Path, spool: Path, process: WorkerProcess, undisturbed: bytes, tmp_path: Path
 ) -> None:
-    scene = tmp_path / "scene.ply"
     options = [option for option in OPTIONS if option not in ("--snapshot-every", "6")]
-    command = ["fit", str(capture), "-o", str(scene), "--target", process.target, *options]
-    _disturb(command, scene, spool, process, [(TERMINATE, "preview"), (TERMINATE, "scene")])
-    assert scene.read_bytes() == undisturbed
+    command = ["fit", str(capture), "--target", process.target, *options]
+    _check_disturbed(command, tmp_path, spool, process, [(TERMINATE, "preview"), (TERMINATE, "scene")], undisturbed)
 
 
 def test_no_checkpoint_names_a_training_that_has_ended(

@@ -32,6 +32,11 @@ def balls(count: int = 60) -> Spheres:
     return Spheres(generator.uniform(-1, 1, (count, 3)), generator.uniform(0.2, 1, (count, 3)), np.full(count, 0.2))
 
 
+NOTE_RETURN = """() => new MutationObserver(() => {
+    window.wasBack ||= document.body.innerText.includes("The worker is back");
+}).observe(document.body, { childList: true, subtree: true, characterData: true })"""
+
+
 def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
@@ -49,22 +54,25 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
             page.drag()
             page.wait_until_sharp(after=count)
             moving = [record for record in page.session.statistics.records[count:] if not record.order.is_sharp]
-            last = page.session.statistics.records[-1]
+            # More pictures may come, since the page may be late to tell of the last movement.
+            last = [record for record in page.session.statistics.records[count:] if record.order.is_sharp][-1]
             assert moving
             assert max(record.order.width for record in moving) <= WIDTH
             assert max(record.nbytes for record in moving) < last.nbytes
             assert (last.order.width, last.order.height) == (WIDTH, HEIGHT)
             page.page.get_by_text(f"{WIDTH} x {HEIGHT}, at rest").wait_for(timeout=1000 * SECONDS)
             assert all(0 < record.timings.kernel_ms <= record.render_ms for record in moving)
-            assert np.linalg.norm(np.subtract(page.lens.position, first_lens.position)) > 0.3
+            wait_for(lambda: np.linalg.norm(np.subtract(page.lens.position, first_lens.position)) > 0.3)
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "orbited")
 
             assert first.stop() == 0
             page.drag(5)
             trouble = page.page.get_by_text("The worker does not answer")
             trouble.first.wait_for(timeout=1000 * SECONDS)
+            # This notice goes away by itself, perhaps while the worker is still being waited for here.
+            page.page.evaluate(NOTE_RETURN)
             later.enter_context(worker("--device", "cpu", port=port))
-            page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
+            page.page.wait_for_function("window.wasBack", timeout=1000 * SECONDS)
             # The notice fades, for which slow browsers take their time.
             trouble.first.wait_for(state="hidden", timeout=1000 * SECONDS)
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
@@ -116,16 +124,26 @@ def test_spheres_show_their_numbers(process: WorkerProcess, browser: Any, tmp_pa
             frame = client.render(
                 balls(), page.lens.camera(WIDTH, HEIGHT), outputs=("sphere_ids",), gamma=1e-4, n_track=1
             )
-        ids, shown = frame.sphere_ids[..., 0], page.shown("ids").astype(float)
+        ids = frame.sphere_ids[..., 0]
         known = [number for number in np.unique(ids) if np.count_nonzero(ids == number) > 500]
         assert len(known) > 10
-        middles = np.array([np.median(shown[ids == number], axis=0) for number in known])
-        for number, middle in zip(known, middles, strict=True):
+
+        def has_own_colors() -> bool:
+            shown = page.shown("ids").astype(float)
+            middles = np.array([np.median(shown[ids == number], axis=0) for number in known])
             # Each number has its own colour, except at the rims of spheres.
-            off = np.abs(shown[ids == number] - middle).max(axis=1)
-            assert np.median(off) < 10, number
-        assert len(np.unique(np.rint(middles / 8), axis=0)) > len(known) - 3
-        np.testing.assert_allclose(middles[known.index(-1)], 255, atol=3)
+            off = [
+                np.median(np.abs(shown[ids == number] - middle).max(axis=1))
+                for number, middle in zip(known, middles, strict=True)
+            ]
+            return (
+                max(off) < 10
+                and len(np.unique(np.rint(middles / 8), axis=0)) > len(known) - 3
+                and np.allclose(middles[known.index(-1)], 255, rtol=0, atol=3)
+            )
+
+        # The page shows a picture a moment after it was sent.
+        wait_for(has_own_colors)
 
 
 def test_each_browser_has_a_camera_of_its_own_and_may_leave(
@@ -138,12 +156,12 @@ def test_each_browser_has_a_camera_of_its_own_and_may_leave(
         count = len(other.session.statistics.records)
         other.drag(20)
         other.wait_until_sharp(after=count)
-        assert np.linalg.norm(np.subtract(one.lens.position, other.lens.position)) > 0.1
+        wait_for(lambda: np.linalg.norm(np.subtract(one.lens.position, other.lens.position)) > 0.1)
         one.matches(lambda: colors(process.target, scene, one.lens), SMOOTH_DB, "one")
         other.matches(lambda: colors(process.target, scene, other.lens), SMOOTH_DB, "other")
         other.page.close()
         wait_for(lambda: viewer.sessions == (one.session,))
-        other.session._stream.join(30)
+        other.session._stream.join(SECONDS)
         assert not any(thread.is_alive() for thread in other.session._stream._threads)
 
 
@@ -158,13 +176,13 @@ def test_the_command_prints_an_address_and_ends_with_control_c(
         assert found
         # The command says nothing of connections that browsers drop: the whole request shows that they were answered.
         for sent in (b"", b"nonsense\r\n\r\n"):
-            with socket.create_connection(("127.0.0.1", int(found[1].rpartition(":")[2])), 30) as link:
+            with socket.create_connection(("127.0.0.1", int(found[1].rpartition(":")[2])), SECONDS) as link:
                 link.sendall(sent)
-        with urllib.request.urlopen(found[1], timeout=30) as response:
+        with urllib.request.urlopen(found[1], timeout=SECONDS) as response:
             assert b"<html" in response.read().lower()
         assert viewing.stdout.readline() == "Ctrl-C ends it\n"
         viewing.send_signal(number)
-        said, errors = viewing.communicate(timeout=60)
+        said, errors = viewing.communicate(timeout=150)
     finally:
         viewing.kill()
     assert (viewing.returncode, said, errors) == (0, "", "")

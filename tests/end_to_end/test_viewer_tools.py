@@ -96,9 +96,9 @@ def test_a_crop_box_hides_what_is_outside(page: Page, process: WorkerProcess) ->
     crop._is_on.value = True
     low, _ = crop._sliders[0].value
     assert np.isinf([*crop.box.low, *crop.box.high]).all()
+    count = len(page.session.statistics.records)
     crop._sliders[0].value = (low, 0.0)
     assert crop.box.high[0] == pytest.approx(0.0, abs=0.02)
-    count = len(page.session.statistics.records)
     page.wait_until_sharp(after=count)
     part = Box((-np.inf,) * 3, (crop.box.high[0], np.inf, np.inf)).part_of(SCENE)
     assert 0.3 * len(SCENE) < len(part) < 0.7 * len(SCENE)

@@ -27,6 +27,8 @@ _FEW_FRAMES = """
 window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 60);
 window.cancelAnimationFrame = clearTimeout;
 """
+# How long a busy machine may take to start the browser, or to do something in it.
+_PATIENCE_MS = 150_000
 _CANVAS_ALONE = "body * { visibility: hidden !important } canvas { visibility: visible !important }"
 
 
@@ -45,7 +47,7 @@ def chromium() -> Iterator[Any]:
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(OPTIONS))
+        browser = playwright.chromium.launch(executable_path=path, args=list(OPTIONS), timeout=_PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -55,6 +57,7 @@ def chromium() -> Iterator[Any]:
 def opened_page(browser: Any, url: str, width: int, height: int) -> Any:
     """Opens a viewer's page, with one canvas pixel per page pixel, and notices that ignore the mouse."""
     page = browser.new_page(viewport={"width": width, "height": height})
+    page.set_default_timeout(_PATIENCE_MS)
     page.add_init_script(_FEW_FRAMES)
     # A fixed ratio, since slow browsers would shrink their canvas.
     page.goto(f"{url}/?fixedDpr=1")

@@ -122,7 +122,7 @@ class Page:
             return found[-1] > bound_db
 
         try:
-            wait_for(is_close, 30)
+            wait_for(is_close)
         except AssertionError:
             pytest.fail(f"expected {bound_db} dB, got {found[-1]:.1f}; see {self._folder / name}.png")
 

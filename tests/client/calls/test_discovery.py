@@ -11,8 +11,6 @@ from lumigrad.client.workers import pool as pools
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
 
-SECONDS = 30.0
-
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +72,7 @@ def test_an_error_of_the_first_look_up_is_repeated(worker_process: WorkerProcess
             directory.found = [worker_process.target]
         return directory()
 
-    with Client(found) as client:
+    with Client(found, retry_s=60) as client:
         assert client.info().device == "cpu"
         assert directory.calls >= 4
     directory.found = OSError("consul: " + "x" * 5000)

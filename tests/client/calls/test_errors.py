@@ -63,7 +63,7 @@ def scripted() -> Iterator[tuple[ScriptedWorker, str]]:
 
 
 def info_error(target: str, **options: Any) -> lumigrad.LumigradError:
-    client = Client(target, **{"retry_s": 0.0, "timeout_s": 5.0, **options})
+    client = Client(target, **{"retry_s": 0.0, "timeout_s": 60.0, **options})
     with client, pytest.raises(lumigrad.LumigradError) as raised:
         client.info()
     return raised.value
@@ -136,14 +136,14 @@ def test_a_slow_worker_ends_in_deadline_exceeded(scripted):
     released = threading.Event()
 
     def behavior(_: Any) -> worker_pb2.InfoReply:
-        released.wait(60)
+        released.wait(200)
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
     try:
         began = time.monotonic()
         error = info_error(target, timeout_s=0.3)
-        assert time.monotonic() - began < 50
+        assert time.monotonic() - began < 150
     finally:
         released.set()
     assert type(error) is lumigrad.DeadlineExceeded
@@ -185,7 +185,7 @@ def test_unavailable_is_repeated_with_growing_delays_until_it_works(scripted, ca
         return worker_pb2.InfoReply(version="5th")
 
     servicer.behavior = behavior
-    with caplog.at_level("INFO", "lumigrad"), Client(target, timeout_s=60) as client:
+    with caplog.at_level("INFO", "lumigrad"), Client(target, timeout_s=100, retry_s=60) as client:
         assert client.info().version == "5th"
     told = [float(seconds) for seconds in re.findall(r"a call is repeated in (\S+) s", caplog.text)]
     kept = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
@@ -209,17 +209,17 @@ def test_a_worker_without_room_is_waited_for_as_it_says(scripted):
         context.abort(code, "full")
 
     servicer.behavior = behavior
-    with Client(target, timeout_s=20, retry_s=0.2) as client:
+    with Client(target, timeout_s=100, retry_s=0.2) as client:
         assert client.info().version == "4th"
         delays = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
         assert all(delay >= 0.3 for delay in delays)
         # The worker will have room only after the call's deadline: the error comes at once.
         servicer.calls.clear()
-        servicer.behavior = lambda context: refuse(context, details.retry_info(30.0))
+        servicer.behavior = lambda context: refuse(context, details.retry_info(300.0))
         began = time.monotonic()
         with pytest.raises(lumigrad.ResourceExhausted):
-            client.info(timeout_s=20)
-        assert time.monotonic() - began < 10 and len(servicer.calls) == 1
+            client.info(timeout_s=100)
+        assert time.monotonic() - began < 80 and len(servicer.calls) == 1
         # A refusal without a delay means that the call never fits: it is not repeated.
         servicer.behavior = refuse
         with pytest.raises(lumigrad.ResourceExhausted):
@@ -238,7 +238,7 @@ def test_each_of_several_workers_is_waited_for_while_it_has_no_room(scripted):
         return worker_pb2.InfoReply(version="3rd")
 
     servicer.behavior = behavior
-    with Client([target, "127.0.0.1:1"], timeout_s=20) as client:
+    with Client([target, "127.0.0.1:1"], timeout_s=100) as client:
         assert [info.version for info in client.infos()] == ["3rd"]
 
 
@@ -254,7 +254,7 @@ def test_a_call_that_was_cancelled_on_its_way_is_repeated(scripted):
     servicer.behavior = behavior
     for targets in (target, [target, "127.0.0.1:1"]):
         servicer.calls.clear()
-        with Client(targets, timeout_s=20) as client:
+        with Client(targets, timeout_s=100, retry_s=60) as client:
             assert client.info().version == "4th"
         assert len(servicer.calls) == 4
 
@@ -273,14 +273,14 @@ def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
-    with Client(target, timeout_s=20) as client, ThreadPoolExecutor(1) as threads:
+    with Client(target, timeout_s=200) as client, ThreadPoolExecutor(1) as threads:
         call = threads.submit(client.info)
         assert begun.wait(60)
         # A connection delivers in order: when this reply is here, the metadata is, too.
         client.info()
         received.set()
         with pytest.raises(lumigrad.Cancelled):
-            call.result(60)
+            call.result(150)
     assert len(servicer.calls) == 2
 
 
@@ -294,13 +294,13 @@ def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
-    client = Client(target, timeout_s=20)
+    client = Client(target, timeout_s=100)
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(client.info)
         assert begun.wait(60)
         client.close()
         with pytest.raises(lumigrad.Cancelled, match="the client was closed"):
-            call.result(60)
+            call.result(150)
         released.set()
     assert len(servicer.calls) == 1
 
@@ -330,8 +330,8 @@ def test_repetitions_end_with_the_time_for_them(scripted):
     servicer, target = scripted
     servicer.fail(grpc.StatusCode.UNAVAILABLE)
     began = time.monotonic()
-    assert isinstance(info_error(target, timeout_s=60, retry_s=0.5), lumigrad.Unavailable)
-    assert time.monotonic() - began < 40
+    assert isinstance(info_error(target, timeout_s=200, retry_s=0.5), lumigrad.Unavailable)
+    assert time.monotonic() - began < 150
     assert len(servicer.calls) >= 2
 
 
@@ -387,7 +387,7 @@ def proxied(target: str, **variables: str) -> str:
     """The target that a worker tells of, or the error, with these variables in the environment."""
     script = (
         f"from lumigrad.client import Client, Unavailable\n"
-        f"try: print(Client({target!r}, retry_s=0, timeout_s=30).info().target)\n"
+        f"try: print(Client({target!r}, retry_s=0, timeout_s=100).info().target)\n"
         f"except Unavailable as error: print(error)"
     )
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

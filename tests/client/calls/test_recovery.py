@@ -64,7 +64,7 @@ def test_a_lost_context_is_repaired(stored):
 
 def test_frames_survive_a_restart_of_the_worker():
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         frame = client.render(client.put(cloud()), orbit(1)[0], retain=True, **SETTINGS)
         expected = frame.backward(np.ones_like(frame.color))
         process.process.kill()
@@ -78,7 +78,7 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
         worker("--device", "cpu") as first,
         worker("--device", "cpu") as second,
         FaultProxy(first.target) as proxy,
-        Client(proxy.target, retry_s=30, timeout_s=30) as client,
+        Client(proxy.target, retry_s=60, timeout_s=100) as client,
     ):
         handle = client.put(cloud())
         expected = client.render(handle, orbit(1)[0], **SETTINGS)
@@ -93,7 +93,7 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
         # A client that went in circles would never check the time-out, hence a daemon thread.
         caller = threading.Thread(target=render_in_turns, daemon=True)
         caller.start()
-        caller.join(60)
+        caller.join(250)
         assert len(finished) == 4
         for frame in finished:
             same(frame, expected)
@@ -102,12 +102,12 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
 
 
 def test_calls_wait_for_a_worker_that_is_being_restarted():
-    with reserved_port() as port, Client(f"127.0.0.1:{port}", retry_s=60) as client:
+    with reserved_port() as port, Client(f"127.0.0.1:{port}", retry_s=150, timeout_s=200) as client:
         frames = []
         caller = threading.Thread(target=lambda: frames.append(client.render(cloud(), orbit(1)[0], **SETTINGS)))
         caller.start()
         with worker("--device", "cpu", port=port):
-            caller.join(60)
+            caller.join(200)
     assert len(frames) == 1
 
 
@@ -154,6 +154,8 @@ def test_contexts_are_given_back_without_another_call():
 
 
 def test_after_close_release_is_silent(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
+    # Garbage of earlier tests reports nothing here.
+    gc.collect()
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     world = World([Obstacle(Cuboid((1.0, 1.0, 1.0)))])
@@ -284,16 +286,19 @@ def test_repetitions_are_logged(worker_process: WorkerProcess, caplog: pytest.Lo
             nobody.info()
         assert logged("a call is repeated in 0.") and "localhost:1" in caplog.text
         caplog.clear()
-        with Client(["localhost:1", worker_process.target]) as several:
-            for number in range(20):
+        # A client that has already learnt that nobody is there does not try.
+        for number in range(100):
+            with Client(["localhost:1", worker_process.target]) as several:
                 several.put(Spheres(np.full((1, 3), 0.01 * number), np.ones((1, 3)), np.ones(1)))
+            if logged("a call goes to another worker: no worker at localhost:1"):
+                break
         assert logged("a call goes to another worker: no worker at localhost:1")
         caplog.clear()
         with Client(worker_process.target) as client:
             handle = client.put(cloud())
             frame = client.render(handle, orbit(1), retain=True, **SETTINGS)
             client.delete(handle)
-            assert not caplog.records
+            assert not logged("a call") and not logged("a scene")
             client.render(handle, orbit(1), **SETTINGS)
             assert len(logged("a scene is stored again")) == 1
             frame.backward(np.ones_like(frame.color))

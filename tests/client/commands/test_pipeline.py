@@ -48,15 +48,17 @@ def test_the_first_error_ends_the_jobs():
 
 def test_long_jobs_learn_that_no_more_results_are_wanted():
     """After Ctrl-C, a command waits for the jobs in progress, which would otherwise go on for seconds."""
-    stopping, ended = threading.Event(), []
+    stopping, has_begun, ended = threading.Event(), threading.Event(), []
 
     def job(item: int) -> int:
         if item:
+            has_begun.set()
             ended.append(stopping.wait(60))
         return item
 
     results = in_order(job, range(20), stopping)
     assert next(results) == 0
+    assert has_begun.wait(60)
     results.close()
     assert ended and all(ended)
 

@@ -58,7 +58,7 @@ def test_puts_at_the_same_time_write_one_file(tmp_path: Path) -> None:
 
 
 def test_levels_survive_a_crash_and_not_a_delete(tmp_path: Path) -> None:
-    with spooling(tmp_path) as process, Client(process.target) as client:
+    with spooling(tmp_path) as process, Client(process.target, retry_s=60) as client:
         handle = client.put(LEVELS)
         kill(process)
         assert client.get(handle.scene_id).content_hash == handle.content_hash
@@ -142,7 +142,7 @@ def test_levels_do_not_change_and_are_not_sent_back(small: WorkerProcess) -> Non
 
 
 def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
-    with spooling(tmp_path) as process, Client(process.target) as client:
+    with spooling(tmp_path) as process, Client(process.target, retry_s=60) as client:
         handle = client.put(LEVELS)
         [path] = files(tmp_path)
         content = bytearray(path.read_bytes())

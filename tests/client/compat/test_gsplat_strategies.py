@@ -45,34 +45,6 @@ def moments(params: Parameters, optimizers: dict[str, Any], name: str) -> torch.
     return state[params[name]]["exp_avg"]
 
 
-def test_every_change_of_rows_reaches_optimizers_and_statistics() -> None:
-    params = parameters()
-    fixed = torch.arange(40.0)
-    params["numbers"] = torch.nn.Parameter(fixed, requires_grad=False)
-    optimizers = trained({name: value for name, value in params.items() if value.requires_grad})
-    splats = Splats(params, optimizers, {"grad2d": fixed.clone(), "scene_scale": 2.0})
-    before = {name: moments(params, optimizers, name) for name in optimizers}
-    mask = torch.zeros(40, dtype=torch.bool)
-    mask[[3, 7]] = True
-
-    splats.duplicate(mask)
-    assert torch.equal(params["numbers"], torch.cat([fixed, torch.tensor([3.0, 7.0])]))
-    assert torch.equal(splats.state["grad2d"], params["numbers"]) and splats.state["scene_scale"] == 2.0
-    assert torch.equal(params["means"][40:], params["means"][[3, 7]]) and params["means"].requires_grad
-    assert not params["numbers"].requires_grad
-    for name in optimizers:
-        found = moments(params, optimizers, name)
-        assert torch.equal(found[:40], before[name]) and not found[40:].any()
-
-    splats.remove(torch.nn.functional.pad(~mask, (0, 2), value=False))
-    assert torch.equal(params["numbers"], torch.tensor([3.0, 7.0, 3.0, 7.0]))
-    assert torch.equal(moments(params, optimizers, "means")[:2], before["means"][mask])
-
-    splats.reset_opacities(0.01)
-    assert params["opacities"].sigmoid().max() <= 0.0101
-    assert not moments(params, optimizers, "opacities").any() and moments(params, optimizers, "means").any()
-
-
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.RAdam, torch.optim.Adadelta])
 def test_states_of_optimizers_without_rows_are_kept(kind: Any) -> None:
     params = parameters()

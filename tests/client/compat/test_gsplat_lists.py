@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import numpy as np
@@ -23,33 +24,16 @@ from support.files.documents import ROOT
 
 GUIDE = ROOT / "docs" / "porting_gsplat.md"
 
-# The parameters of gsplat 1.6, in order.
+# The parameters of gsplat 1.6, in order, with their defaults.
 PARAMETERS = (
-    "means quats scales opacities colors viewmats Ks width height near_plane far_plane radius_clip eps2d sh_degree "
-    "packed tile_size backgrounds render_mode sparse_grad absgrad rasterize_mode channel_chunk distributed "
-    "camera_model segmented covars with_ut with_eval3d return_normals global_z_order rays radial_coeffs "
-    "tangential_coeffs thin_prism_coeffs ftheta_coeffs lidar_coeffs external_distortion_coeffs rolling_shutter "
-    "viewmats_rs ut_params extra_signals extra_signals_sh_degree renderer_config"
+    "means quats scales opacities colors viewmats Ks width height near_plane=0.01 far_plane=10000000000.0 "
+    "radius_clip=0.0 eps2d=0.3 sh_degree=None packed=True tile_size=None backgrounds=None render_mode='RGB' "
+    "sparse_grad=False absgrad=False rasterize_mode='classic' channel_chunk=32 distributed=False "
+    "camera_model='pinhole' segmented=False covars=None with_ut=False with_eval3d=False return_normals=False "
+    "global_z_order=True rays=None radial_coeffs=None tangential_coeffs=None thin_prism_coeffs=None "
+    "ftheta_coeffs=None lidar_coeffs=None external_distortion_coeffs=None rolling_shutter=None viewmats_rs=None "
+    "ut_params=None extra_signals=None extra_signals_sh_degree=None renderer_config=None"
 )
-DEFAULTS = {
-    "near_plane": 0.01,
-    "far_plane": 1e10,
-    "radius_clip": 0.0,
-    "eps2d": 0.3,
-    "sh_degree": None,
-    "packed": True,
-    "tile_size": None,
-    "backgrounds": None,
-    "render_mode": "RGB",
-    "sparse_grad": False,
-    "absgrad": False,
-    "rasterize_mode": "classic",
-    "channel_chunk": 32,
-    "camera_model": "pinhole",
-    "segmented": False,
-    "covars": None,
-    "global_z_order": True,
-}
 TENSORS = (torch.zeros(3, 3), torch.ones(3, 4), torch.ones(3, 3), torch.ones(3), torch.ones(3, 3), torch.eye(4)[None],
            torch.eye(3)[None], 8, 6)  # fmt: skip
 
@@ -60,10 +44,9 @@ class Newer(RendererConfig):
 
 def test_the_signature_is_the_original_s():
     parameters = inspect.signature(rasterization).parameters
-    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
-    assert " ".join(positional) == PARAMETERS
-    assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS
-    assert parameters["target"].default is None
+    positional = [each for each in parameters.values() if each.kind is not each.KEYWORD_ONLY]
+    texts = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in positional]
+    assert " ".join(texts) == PARAMETERS and parameters["target"].default is None
 
 
 def test_several_ranks_are_refused_with_the_reason_and_what_to_do(monkeypatch):
@@ -82,62 +65,48 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     assert table == {"distributed": (options.WHY, options.INSTEAD)}
 
 
+UNSCENTED = {"with_ut": True, "packed": False}
+SENSORS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "viewmats_rs")
+WRONG = [
+    ({"render_mode": "rgb"}, "render_mode: expected one of RGB, D, ED, .* got 'rgb'"),
+    ({"camera_model": "round"}, "camera_model: expected one of pinhole, ortho, fisheye, ftheta, lidar, got"),
+    ({"with_ut": True}, "packed: expected False with with_ut=True, got True"),
+    ({**UNSCENTED, "covars": torch.zeros(3, 3, 3)}, "covars: expected None with with_ut=True"),
+    ({**UNSCENTED, "tile_size": 8}, "tile_size: expected None, 4 or 16 with with_ut=True, with_eval3d=False, got 8"),
+    ({"render_mode": "Ed"}, "render_mode: 'Ed' needs with_eval3d=True"),
+    ({"rays": torch.zeros(1, 6)}, r"rays: a tensor \[1, 6\] needs with_eval3d=True"),
+    *(({name: torch.zeros(1, 6)}, f"{name}: expected None without with_ut=True") for name in SENSORS),
+    ({"global_z_order": False}, "global_z_order: expected True without with_ut=True"),
+    ({"rolling_shutter": 2}, "rolling_shutter: expected GLOBAL without with_ut=True"),
+    ({"tile_size": 0}, "tile_size: expected a whole number from 1"),
+    ({"covars": torch.zeros(3, 6)}, r"covars: expected shape \[3, 3, 3\], got \[3, 6\]"),
+    (
+        {"extra_signals": torch.zeros(3, 4, 2), "extra_signals_sh_degree": 2},
+        r"extra_signals: expected at least 9 coefficients, got shape \[3, 4, 2\]; lower",
+    ),
+]
+OF_OTHER_TYPES = [
+    (TypeError, {"renderer_config": object()}, "renderer_config: expected an instance of .*, got object; leave it out"),
+    (
+        NotImplementedError,
+        {"renderer_config": Newer()},
+        "renderer_config: expected an instance of .*, got Newer; leave",
+    ),
+    (
+        ValueError,
+        {"renderer_config": RendererConfig_ParallelBatch()},
+        "renderer_config: .*, got RendererConfig_ParallelBatch; pass with_eval3d=True",
+    ),
+    (InvalidArgument, {"sh_degree": 1}, r"colors: expected shape \[3, K, D\], got \[3, 3\]"),
+    (InvalidArgument, {"near_plane": "here"}, "near_plane: expected a number, got 'here'"),
+    (TypeError, {"speed": 3}, "rasterization.* got an unexpected keyword argument 'speed'"),
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"render_mode": "rgb"}, GsplatArgumentError, "render_mode: expected one of RGB, D, ED, .* got 'rgb'"),
-        (
-            {"camera_model": "round"},
-            GsplatArgumentError,
-            "camera_model: expected one of pinhole, ortho, fisheye, ftheta, lidar, got",
-        ),
-        ({"with_ut": True}, GsplatArgumentError, "packed: expected False with with_ut=True, got True"),
-        (
-            {"with_ut": True, "packed": False, "covars": torch.zeros(3, 3, 3)},
-            GsplatArgumentError,
-            "covars: expected None with with_ut=True",
-        ),
-        (
-            {"with_ut": True, "packed": False, "tile_size": 8},
-            GsplatArgumentError,
-            "tile_size: expected None, 4 or 16 with with_ut=True, with_eval3d=False, got 8",
-        ),
-        (
-            {"renderer_config": object()},
-            TypeError,
-            "renderer_config: expected an instance of .*, got object; leave it out",
-        ),
-        (
-            {"renderer_config": Newer()},
-            NotImplementedError,
-            "renderer_config: expected an instance of .*, got Newer; leave",
-        ),
-        (
-            {"renderer_config": RendererConfig_ParallelBatch()},
-            ValueError,
-            "renderer_config: .*, got RendererConfig_ParallelBatch; pass with_eval3d=True",
-        ),
-        (
-            {"extra_signals": torch.zeros(3, 4, 2), "extra_signals_sh_degree": 2},
-            GsplatArgumentError,
-            r"extra_signals: expected at least 9 coefficients, got shape \[3, 4, 2\]; lower",
-        ),
-        ({"render_mode": "Ed"}, GsplatArgumentError, "render_mode: 'Ed' needs with_eval3d=True"),
-        ({"rays": torch.zeros(1, 6)}, GsplatArgumentError, r"rays: a tensor \[1, 6\] needs with_eval3d=True"),
-        *(
-            ({name: torch.zeros(1, 6)}, GsplatArgumentError, f"{name}: expected None without with_ut=True")
-            for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "viewmats_rs")
-        ),
-        ({"global_z_order": False}, GsplatArgumentError, "global_z_order: expected True without with_ut=True"),
-        ({"rolling_shutter": 2}, GsplatArgumentError, "rolling_shutter: expected GLOBAL without with_ut=True"),
-        ({"tile_size": 0}, GsplatArgumentError, "tile_size: expected a whole number from 1"),
-        ({"covars": torch.zeros(3, 6)}, AssertionError, r"covars: expected shape \[3, 3, 3\], got \[3, 6\]"),
-        ({"sh_degree": 1}, InvalidArgument, r"colors: expected shape \[3, K, D\], got \[3, 3\]"),
-        ({"near_plane": "here"}, InvalidArgument, "near_plane: expected a number, got 'here'"),
-        ({"speed": 3}, TypeError, "rasterization.* got an unexpected keyword argument 'speed'"),
-    ],
+    ("error", "options", "text"), [*((GsplatArgumentError, *row) for row in WRONG), *OF_OTHER_TYPES]
 )
-def test_wrong_arguments_are_explained(options, error, text):
+def test_wrong_arguments_are_explained(error, options, text):
     with pytest.raises(error, match=f"^{text}"):
         rasterization(*TENSORS, **options, target="localhost:1")
 
@@ -246,17 +215,13 @@ def test_later_values_are_computed_once_and_only_if_read():
     meta = made()
     assert list(meta) == ["a", "b"] and "b" in meta and len(meta) == 2 and not computed
     assert meta["b"] == 2 and meta["b"] == 2 and computed == ["b"]
-    for read in (
-        lambda: made().get("b"),
-        lambda: made().pop("b"),
-        lambda: dict(made())["b"],
-        lambda: {**made()}["b"],
-        lambda: list(made().values())[1],
-        lambda: dict(made().items())["b"],
-        lambda: made().copy()["b"],
-        lambda: (made() | {})["b"],
-    ):
-        assert read() == 2
-    assert made().get("c", 3) == 3 and made().pop("c", 3) == 3
-    with pytest.raises(KeyError):
-        made()["c"]
+    meta = made()
+    assert "<computed when read>" in repr(meta) and "_Later" not in repr(meta) and not computed
+    assert made().get("b") == made().pop("b") == made().setdefault("b", 3) == 2 and made().popitem() == ("b", 2)
+    for whole in (dict, Meta.copy, copy.copy, lambda it: {**it}, lambda it: it | {}, lambda it: {} | it):
+        assert list(whole(made()).items()) == [("a", 1), ("b", 2)]
+    assert list(made().values()) == [1, 2] and list(made().items()) == [("a", 1), ("b", 2)]
+    assert made().get("c", 3) == made().pop("c", 3) == made().setdefault("c", 3) == 3
+    for missing in (lambda: made()["c"], Meta({}, {}).popitem):
+        with pytest.raises(KeyError):
+            missing()

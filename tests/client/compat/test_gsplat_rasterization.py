@@ -143,29 +143,6 @@ def test_sparse_gradients_come_in_the_type_and_place_of_the_input(rasterize, dty
             assert torch.equal(found.to_dense(), dense.setdefault(name, found)) and dense[name].any(), name
 
 
-def test_sparse_gradients_step_a_sparse_optimizer(rasterize):
-    tensors = splats()
-    optimizer = torch.optim.SparseAdam([tensors[name] for name in ("means", "quats", "scales")], lr=0.01)
-    before = tensors["means"].detach().clone()
-    colors, _, meta = rasterize(tensors, sparse_grad=True)
-    colors.sum().backward()
-    optimizer.step()
-    moved = (tensors["means"] != before).any(-1)
-    assert moved.any() and not moved[torch.isin(torch.arange(COUNT), meta["gaussian_ids"], invert=True)].any()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_loss_on_the_projected_centres_has_its_gradient(rasterize, packed):
-    tensors = splats()
-    _, _, meta = rasterize(tensors, packed=packed)
-    meta["means2d"][..., 0].sum().backward()
-    gaussian = meta["gaussian_ids"] if packed else (meta["radii"] > 0).all(-1).nonzero()[:, 1]
-    # x = 40 X / Z + 20, and these cameras are not turned.
-    expected = torch.zeros(COUNT).index_add_(0, gaussian, 40 / tensors["means"].detach()[gaussian, 2])
-    torch.testing.assert_close(tensors["means"].grad[:, 0], expected)
-    assert not tensors["means"].grad[:, 1].any() and tensors["colors"].grad is None
-
-
 def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
     tensors = splats(2)
     per_camera = {**tensors, "colors": torch.stack([tensors["colors"], 2 * tensors["colors"]], dim=1)}
@@ -178,15 +155,6 @@ def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
     assert torch.equal(color, each)
     color.sum().backward()
     assert shared.grad[:, :4].any() and not shared.grad[:, 4:].any()
-
-
-def test_depths_are_z_of_the_means_in_the_camera_s_frame(rasterize):
-    tensors = splats()
-    meta = rasterize(tensors, packed=False)[2]
-    view = tensors["viewmats"].detach()
-    z = (tensors["means"].detach() @ view[:, :3, :3].mT + view[:, None, :3, 3])[..., 2]
-    seen = (meta["radii"] > 0).all(-1)
-    torch.testing.assert_close(meta["depths"].detach()[seen], z[seen])
 
 
 def test_any_number_of_channels_and_covariances(rasterize):

@@ -144,31 +144,7 @@ def test_a_windshield_that_bends_nothing_may_stand_before_parallel_rays(
             rendered("localhost:1", **ALONG, camera_model="ortho", external_distortion_coeffs=bent)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"camera_model": "ftheta", "ftheta_coeffs": {}}, "ftheta_coeffs: expected FThetaCameraDistortionParameters"),
-        ({"external_distortion_coeffs": {}}, "external_distortion_coeffs: expected BivariateWindshieldModelParameters"),
-        (
-            {**ALONG, "camera_model": "lidar", "lidar_coeffs": {}},
-            "lidar_coeffs: expected RowOffsetStructuredSpinningLidarModelParameters",
-        ),
-        ({"ut_params": {}}, "ut_params: expected UnscentedTransformParameters"),
-    ],
-)
-def test_parameters_of_another_type_are_refused(options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(gsplat.GsplatArgumentError) as error:
-        rendered("localhost:1", **options)
-    assert str(error.value) == f"{expected}, got dict"
-
-
-@pytest.mark.parametrize("reference", [2, -1, True, "sideways", None])
-def test_other_references_are_refused(reference: Any) -> None:
-    with pytest.raises(gsplat.GsplatArgumentError, match=r"^ftheta_coeffs.reference_poly: expected one of"):
-        rendered("localhost:1", camera_model="ftheta", ftheta_coeffs=f_theta(reference))
-
-
-LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False}
+LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False, "Ks": None}
 SCALED = torch.diag(torch.tensor([2.0, 2, 2, 1]))[None]
 
 
@@ -206,8 +182,10 @@ def test_errors_of_poses_name_their_argument(name: str, worker_process: WorkerPr
 
 
 RADIAL, TANGENTIAL, POSES = torch.tensor([[-0.2, 0.05]]), torch.zeros(1, 2), torch.eye(4)[None]
-LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False, "Ks": None}
 ROLLING = gsplat.RollingShutterType.ROLLING_TOP_TO_BOTTOM
+
+
+TABLES_OF = {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES)}
 
 
 @pytest.mark.parametrize(
@@ -215,30 +193,26 @@ ROLLING = gsplat.RollingShutterType.ROLLING_TOP_TO_BOTTOM
     [
         ({"with_ut": False, "lidar_coeffs": 1}, "lidar_coeffs: expected None without with_ut=True"),
         ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
-        (
-            {"camera_model": "lidar", "radial_coeffs": RADIAL},
-            "radial_coeffs: expected None with the camera model",
-        ),
+        ({"camera_model": "lidar", "radial_coeffs": RADIAL}, "radial_coeffs: expected None with the camera model"),
         ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
         ({"camera_model": "fisheye", "radial_coeffs": RADIAL}, "radial_coeffs: expected 4 coefficients of each camera"),
         ({"radial_coeffs": torch.zeros(1, 7)}, "radial_coeffs: expected 1 to 6 coefficients of each camera, got 7"),
         ({"viewmats_rs": POSES}, "viewmats_rs: expected None with the shutter GLOBAL"),
         ({"rolling_shutter": ROLLING}, "viewmats_rs: expected poses with the shutter top_to_bottom"),
         ({"rolling_shutter": "sideways"}, "rolling_shutter: expected a RollingShutterType, got"),
-        (
-            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "with_eval3d": False},
-            "with_eval3d: expected True with a",
-        ),
-        (
-            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "rolling_shutter": ROLLING},
-            "rolling_shutter: expected GL",
-        ),
-        (
-            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "external_distortion_coeffs": 1},
-            "external_distortion_coeffs: expected None with a lidar",
-        ),
+        ({**TABLES_OF, "with_eval3d": False}, "with_eval3d: expected True with a"),
+        ({**TABLES_OF, "rolling_shutter": ROLLING}, "rolling_shutter: expected GL"),
+        ({**TABLES_OF, "external_distortion_coeffs": 1}, "external_distortion_coeffs: expected None with a lidar"),
         ({**LIDAR, "lidar_coeffs": lidar_parameters(TABLES, row_elevations_rad=None)}, "row_elevations_rad: expected"),
         ({**LIDAR, "lidar_coeffs": lidar_parameters(TABLES, spinning_direction="up")}, "spinning_direction: expected"),
+        ({"camera_model": "ftheta", "ftheta_coeffs": {}}, "expected FThetaCameraDistortionParameters, got dict"),
+        ({"external_distortion_coeffs": {}}, "expected BivariateWindshieldModelParameters, got dict"),
+        ({**LIDAR, "lidar_coeffs": {}}, "expected RowOffsetStructuredSpinningLidarModelParameters, got dict"),
+        ({"ut_params": {}}, "ut_params: expected UnscentedTransformParameters, got dict"),
+        *(
+            ({"camera_model": "ftheta", "ftheta_coeffs": f_theta(reference)}, "ftheta_coeffs.reference_poly: expected")
+            for reference in (2, -1, True, "sideways", None)
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], text: str) -> None:

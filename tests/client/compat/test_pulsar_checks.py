@@ -1,4 +1,4 @@
-"""The argument checks of the Pulsar drop-in: which argument, which number, which of several comes first."""
+"""The Pulsar drop-in without a worker: checks of arguments (which of several comes first), ids, conversions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from lumigrad.client import InvalidArgument
 from lumigrad.client.compat import pulsar
 from lumigrad.client.compat.pulsar import PulsarArgumentError, Renderer
+from support.spheres.pulsar_camera import camera_vectors
 
 # Nothing listens here: every check must fail before the worker is asked.
 NOWHERE = "localhost:1"
@@ -182,3 +183,45 @@ def test_ids_are_read_from_the_bits_of_the_info():
     assert torch.equal(found, ids)
     assert torch.equal(Renderer.sphere_ids_from_result_info_nograd(info[0]), ids)
     assert torch.equal(Renderer.depth_map_from_result_info_nograd(info), torch.tensor([[[1.5, -1.0]]]))
+
+
+def test_the_native_renderer_has_the_originals_attributes() -> None:
+    native = Renderer(30, 20, 7, True, True, n_track=9)._renderer
+    assert (native.width, native.height, native.max_num_balls) == (30, 20, 7)
+    assert native.orthogonal is True and native.right_handed is True and native.n_track == 9
+
+
+AXIS_ANGLE = [0.3, -0.2, -5.0, 0.4, -0.3, 0.2, 1.5, 2.0]
+SIX_D = [0.3, -0.2, -5.0, 0.9, 0.1, -0.2, 0.1, 1.1, 0.3, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("parameters", [AXIS_ANGLE, [*AXIS_ANGLE, 3.0, -2.0], SIX_D, [*SIX_D, 3.0, -2.0]])
+@pytest.mark.parametrize("orthogonal", [False, True])
+@pytest.mark.parametrize("right_handed", [False, True])
+@pytest.mark.parametrize("first_r_then_t", [False, True])
+def test_camera_parameters_become_vectors(
+    parameters: list[float], orthogonal: bool, right_handed: bool, first_r_then_t: bool
+) -> None:
+    def loss(vectors: list[torch.Tensor]) -> torch.Tensor:
+        return sum((vector * (1.0 + index)).sum() for index, vector in enumerate(vectors[:4]))  # type: ignore[return-value]
+
+    own = torch.tensor(parameters, dtype=torch.float64, requires_grad=True)
+    found = Renderer._transform_cam_params(own, 40, 30, orthogonal, right_handed, first_r_then_t)
+    reference = torch.tensor(parameters, dtype=torch.float64, requires_grad=True)
+    options = {"orthogonal": orthogonal, "right_handed": right_handed, "first_r_then_t": first_r_then_t}
+    expected = list(vars(camera_vectors(reference, 40, 30, **options)).values())
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double().reshape(other.shape), other)
+    assert found[4].shape == (1,) and found[5].dtype == torch.int32 and found[5].shape == (2,)
+    loss(list(found)).backward()
+    loss(expected).backward()
+    torch.testing.assert_close(own.grad, reference.grad)
+    batch = Renderer._transform_cam_params(torch.stack([own, own]), 40, 30, orthogonal, right_handed, first_r_then_t)
+    assert [tuple(vector.shape) for vector in batch] == [(2, 3)] * 4 + [(2, 1), (2, 2)]
+    torch.testing.assert_close(batch[1][1], found[1])
+
+
+def test_a_camera_that_is_not_turned_has_gradients() -> None:
+    parameters = torch.tensor([0.0, 0.0, -5.0, 0.0, 0.0, 0.0, 1.0, 1.0], requires_grad=True)
+    Renderer._transform_cam_params(parameters, 40, 30, False, False)[1].sum().backward()
+    assert parameters.grad is not None and parameters.grad.isfinite().all()

@@ -88,11 +88,7 @@ class Benchmark:
                 grown,
                 lambda p: density_torch.grow_and_prune(Cloud.of(p), self.statistics, to, EXTENT),
             ),
-            "relocate": (
-                self.copy,
-                lambda p: density.relocate(p, DRAW),
-                lambda p: density_torch.relocate(Cloud.of(p)),
-            ),
+            "relocate": (self.copy, lambda p: density.relocate(p, DRAW), lambda p: density_torch.relocate(Cloud.of(p))),
             "add": (
                 self.copy,
                 lambda p: density.add_gaussians(p, DRAW, cap=cap),

@@ -118,10 +118,7 @@ def _threads(cores: int, rows: list[Measured]) -> list[Series]:
 def _tables(threads: Sequence[Series], grown: dict[str, list[Series]]) -> str:
     counts = threads[0].values
     heads = " | ".join("1 thread, ms" if count == 1 else f"{count} threads, ms" for count in counts)
-    lines = [
-        f"| {COUNT:,} primitives, {SIDE}² | {heads} | speedup |",
-        "|---" * (len(counts) + 2) + "|",
-    ]
+    lines = [f"| {COUNT:,} primitives, {SIDE}² | {heads} | speedup |", "|---" * (len(counts) + 2) + "|"]
     for one in threads:
         cells = " | ".join(f"{time:.1f}" for time in one.times)
         speedups = ", ".join(f"{one.times[0] / time:.2f}" for time in one.times[1:])

@@ -124,10 +124,7 @@ def check(reply: Any) -> None:
 
 
 def measured(
-    process: WorkerProcess,
-    kind: tuple[str, int, str, Callable[[int], Any]],
-    rollouts: int,
-    seconds: float,
+    process: WorkerProcess, kind: tuple[str, int, str, Callable[[int], Any]], rollouts: int, seconds: float
 ) -> Row:
     """Measures calls for some time, from several rollouts at once."""
     sensor, frames, method, request_at = kind

@@ -86,10 +86,7 @@ BROKEN = {
         "tracks[0].timestamps_us: expected at least one time, and each later than the one before",
     ),
     "one pose too few": (change("tracks", 0, "timestamps_us", to=[1, 2, 3]), "tracks[0].poses: expected 3 poses"),
-    "a scale of nothing": (
-        change("gaussians", 0, "scale", to=0),
-        "gaussians[0].scale: expected a finite number",
-    ),
+    "a scale of nothing": (change("gaussians", 0, "scale", to=0), "gaussians[0].scale: expected a finite number"),
     "parameters of two lenses": (
         change("cameras", 0, "intrinsics", "opencv_pinhole", to={}),
         "cameras[0].intrinsics: expected the parameters of the model, ftheta, and of no other",

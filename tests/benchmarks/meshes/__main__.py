@@ -70,11 +70,7 @@ def _shown(row: Rate, per_second: float) -> str:
 def _cells(row: Rate) -> tuple[str, str, str]:
     peers = ", ".join(f"{peer} {_shown(row, reached)}" for peer, reached in row.peer.items())
     faster = f"{row.per_second / max(row.peer.values()):.1f}x" if row.peer else ""
-    return (
-        f"{_shown(row, row.per_second)} ({_shown(row, row.best_per_second)})",
-        peers,
-        faster,
-    )
+    return (f"{_shown(row, row.per_second)} ({_shown(row, row.best_per_second)})", peers, faster)
 
 
 def _line(row: Rate) -> str:
@@ -83,10 +79,7 @@ def _line(row: Rate) -> str:
 
 
 def _table(rates: list[Rate], head: str) -> str:
-    rows = [
-        "| mesh, points | what | median (best) | peers | faster than the best peer |",
-        "|---|---|---|---|---|",
-    ]
+    rows = ["| mesh, points | what | median (best) | peers | faster than the best peer |", "|---|---|---|---|---|"]
     rows += [f"| {row.case} | {row.op.replace('_', ' ')} | {' | '.join(_cells(row))} |" for row in rates]
     note = (
         f"{head}. 100,000 points in random order; signed distance, gradient, closest point and face. "

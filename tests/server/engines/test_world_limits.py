@@ -44,11 +44,7 @@ def grid_without_values(_: PayloadWriter) -> scene_pb2.Scene:
 
 BAD: list[tuple[Build, str, str]] = [
     (of(*[cuboid(1, 1, 1)] * (MOST + 1)), "obstacles", f"expected at most {MOST} obstacles, got at least {MOST + 1}"),
-    (
-        of(cuboid(1, 1, 1, environment=MOST)),
-        "environments",
-        f"expected at most {MOST} environments, got {MOST + 1}",
-    ),
+    (of(cuboid(1, 1, 1, environment=MOST)), "environments", f"expected at most {MOST} environments, got {MOST + 1}"),
     (of(environments=MOST + 1), "environments", f"expected at most {MOST} environments, got {MOST + 1}"),
     (of(world_pb2.Obstacle()), "obstacles[0]", "expected mesh_id, cuboid or grid, got none"),
     (of(world_pb2.Obstacle(mesh_id="")), "obstacles[0].mesh_id", "expected the scene_id of a mesh, got none"),

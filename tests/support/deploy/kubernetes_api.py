@@ -15,12 +15,7 @@ import yaml
 VERSION = "v1.32.0"
 # The kinds that charts may create: by group and version, the plural of each kind.
 KINDS = {
-    "v1": {
-        "configmaps": "ConfigMap",
-        "secrets": "Secret",
-        "serviceaccounts": "ServiceAccount",
-        "services": "Service",
-    },
+    "v1": {"configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount", "services": "Service"},
     "apps/v1": {"statefulsets": "StatefulSet"},
     "autoscaling/v2": {"horizontalpodautoscalers": "HorizontalPodAutoscaler"},
     "keda.sh/v1alpha1": {"scaledobjects": "ScaledObject"},

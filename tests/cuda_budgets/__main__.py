@@ -67,18 +67,25 @@ def read(file: Path) -> tuple[str, Budgets]:
     with file.open(newline="", encoding="utf-8") as lines:
         toolkit = next(lines).removeprefix("# CUDA ").strip()
         return toolkit, {
-            (row["sm"], row["kernel"]): Usage(**{field: int(row[field]) for field in FIELDS})
+            (sm, row["kernel"]): Usage(*(int(row[f"sm_{sm} {field}"]) for field in FIELDS))
             for row in csv.DictReader(lines)
+            for sm in ARCHITECTURES
+            if row.get(f"sm_{sm} {FIELDS[0]}")
         }
 
 
 def write(file: Path, toolkit: str, used: Budgets) -> None:
-    """Write a file with these budgets."""
+    """Write a file with these budgets, a row for each kernel."""
     with file.open("w", newline="", encoding="utf-8") as lines:
         lines.write(f"# CUDA {toolkit}\n")
-        rows = csv.writer(lines, lineterminator="\n")
-        rows.writerow(["sm", "kernel", *FIELDS])
-        rows.writerows([*key, *dataclasses.astuple(used[key])] for key in sorted(used))
+        rows = csv.DictWriter(
+            lines, ["kernel", *(f"sm_{sm} {field}" for sm in ARCHITECTURES for field in FIELDS)], lineterminator="\n"
+        )
+        rows.writeheader()
+        for kernel in sorted({kernel for _, kernel in used}):
+            usages = [(sm, used[sm, kernel]) for sm in ARCHITECTURES if (sm, kernel) in used]
+            counts = {f"sm_{sm} {field}": getattr(usage, field) for sm, usage in usages for field in FIELDS}
+            rows.writerow({"kernel": kernel, **counts})
 
 
 def main() -> int:

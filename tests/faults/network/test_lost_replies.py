@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
+from lumigrad.v1 import worker_pb2
+from support.calls.raw_calls import RawClient
 from support.fault_proxy import FaultProxy
 from support.meshes import shapes as mesh_shapes
 from support.workers.client_load import CAMERA, client_fixture, cloud
@@ -27,7 +30,18 @@ def proxy(process: WorkerProcess) -> Iterator[FaultProxy]:
         yield between
 
 
-client = client_fixture("proxy", retry_s=30)
+client = client_fixture("proxy", retry_s=60)
+
+
+def wait_for_lines(process: WorkerProcess) -> None:
+    """Wait until the log has the lines of all calls that have ended."""
+    with process.channel() as channel:
+        # Lines are written in batches, in which these need not be the last ones.
+        for _ in range(2):
+            request_id = f"seen-{uuid.uuid4().hex}"
+            info = RawClient("", channel=channel).worker_stub.Info
+            info(worker_pb2.InfoRequest(), metadata=(("x-request-id", request_id),), timeout=60)
+            process.wait_for_log(f"request_id={request_id}")
 
 
 def without_first_reply(
@@ -43,8 +57,7 @@ def without_first_reply(
     """
     returned: list[Any] = []
     text = f"method={method} code=OK"
-    # The metrics are served once all earlier calls are logged.
-    process.metrics()
+    wait_for_lines(process)
     before = process.log.count(text)
     proxy.down.dropped = lose is None
     caller = threading.Thread(target=lambda: returned.append(call()))
@@ -54,7 +67,7 @@ def without_first_reply(
     process.wait_for_log(text, count=before + 1)
     proxy.down.heal()
     proxy.end_all()
-    caller.join(60)
+    caller.join(150)
     assert len(returned) == 1
     return returned[0]
 
@@ -83,12 +96,12 @@ def test_meshes_and_worlds_move_once(process: WorkerProcess, proxy: FaultProxy, 
 
 def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, proxy: FaultProxy, client: Client) -> None:
     scene = cloud(40_000)
-    process.metrics()
+    wait_for_lines(process)
     looked_for, puts = (process.log.count(f"method=SceneService.{name}") for name in ("Get", "Put"))
 
     def put() -> Any:
         # The client first asks for the hash, and must get the answer; the slow upload then takes seconds.
-        proxy.up.bytes_per_second = 100e3
+        proxy.up.piece_bytes, proxy.up.bytes_per_second = 4096, 20e3
         return client.put(scene)
 
     def lose() -> None:
@@ -123,7 +136,7 @@ def test_an_update_whose_worker_is_lost_with_the_reply_is_made_on_another() -> N
         fleet(2) as (home, other),
         FaultProxy(home.target) as proxy,
         FaultProxy(other.target) as other_proxy,
-        Client([proxy.target, other_proxy.target], retry_s=30) as client,
+        Client([proxy.target, other_proxy.target], retry_s=60) as client,
     ):
         first = client.put(scene)
         homes_before = homes(client, [first])

@@ -104,7 +104,7 @@ def test_a_worker_that_returns_learns_what_has_moved(pair: Pair) -> None:
     pair.update(1)
     pair.update(2)
     pair.bring_back()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 150
     while not pair.is_home and time.monotonic() < until:
         pair.assert_shown(2)
     assert pair.is_home

@@ -23,7 +23,7 @@ STEPS = 30
 LESSON: Lesson = gaussian_lesson()
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("anna", "ben")}
 # Longer than a restart; a drain that waits for trainings takes this long.
-DRAIN_SECONDS = 60
+DRAIN_SECONDS = 240
 
 
 def _trainer(client: Client, scene: Gaussians = LESSON.scene, **options: int) -> Trainer:
@@ -59,7 +59,7 @@ def _fitted(trainer: Trainer, at_step: Callable[[int], object] = lambda _: None)
 def test_no_step_is_lost_or_made_twice(tmp_path: Path, snapshot_every: int) -> None:
     with (
         spooling(tmp_path, "--drain-seconds", str(DRAIN_SECONDS)) as process,
-        Client(process.target, retry_s=60) as client,
+        Client(process.target, timeout_s=240, retry_s=120) as client,
     ):
         with _trainer(client) as trainer:
             expected = _fitted(trainer)
@@ -80,7 +80,7 @@ def test_steps_that_wait_for_gradients_go_on(tmp_path: Path, in_flight: int) -> 
     results = []
     with spooling(tmp_path, "--drain-seconds", str(DRAIN_SECONDS)) as process:
         for is_drained in (False, True):
-            with Client(process.target, retry_s=60) as client, _trainer(client) as trainer:
+            with Client(process.target, timeout_s=240, retry_s=120) as client, _trainer(client) as trainer:
                 done = []
                 for batch in trainer.batches(10, in_flight=in_flight):
                     if is_drained and batch.images.number == 4:
@@ -99,14 +99,14 @@ def test_trainings_of_all_tenants_are_kept_held_or_not(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("".join(f"{name}: {token}\n" for name, token in TOKENS.items()))
     options = ("--spool", str(tmp_path / "spool"), "--tokens-file", str(tmp_path / "tokens"))
     with replaceable_worker("--device", "cpu", "--drain-seconds", str(DRAIN_SECONDS), *options) as (process, replace):
-        clients = [Client(process.target, token=token, retry_s=60) for token in TOKENS.values()]
+        clients = [Client(process.target, token=token, timeout_s=240, retry_s=120) for token in TOKENS.values()]
         trainers = [_trainer(client) for client in clients]
         left = _trainer(clients[0], gaussian_lesson(seed=1).scene, snapshot_every=100)
         for trainer in (*trainers, left):
             list(trainer.steps(3))
         left.close(finish=False)
         published = trainers[0].publish()
-        render = {"camera": LESSON.cameras[0], "timeout_s": 60}
+        render = {"camera": LESSON.cameras[0], "timeout_s": 240}
         started = time.monotonic()
         with Load([lambda: clients[1].render(LESSON.scene, **render)], rate=20) as load:
             load.wait_for_progress()
@@ -128,7 +128,7 @@ def test_trainings_of_all_tenants_are_kept_held_or_not(tmp_path: Path) -> None:
 
 def test_without_a_spool_the_log_says_what_is_lost() -> None:
     with (
-        worker("--device", "cpu", "--drain-seconds", "1", is_balanced=False) as process,
+        worker("--device", "cpu", "--drain-seconds", "240", is_balanced=False) as process,
         Client(process.target, retry_s=0) as client,
     ):
         trainer = _trainer(client)
@@ -137,5 +137,5 @@ def test_without_a_spool_the_log_says_what_is_lost() -> None:
         process.wait_for_log("trainings will be lost")
         # The training goes on until the drain ends.
         assert trainer.step().number == 2
-        assert process.wait() == 0
         trainer.close(finish=False)
+        assert process.wait() == 0

@@ -29,7 +29,7 @@ BOX = shapes.box((1.0, 1.0, 1.0))
 
 def memory(mib: int) -> tuple[str, ...]:
     """The options of a worker with this much memory for scenes."""
-    return "--scene-mib", str(mib), "--max-payload-mib", str(mib), "--transit-mib", "32"
+    return "--scene-mib", str(mib), "--max-payload-mib", str(mib), "--transit-mib", "32", "--stall-seconds", "600"
 
 
 process = spooling_fixture(*memory(4))

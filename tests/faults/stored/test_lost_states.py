@@ -37,7 +37,7 @@ def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield started
 
 
-client = client_fixture("process", retry_s=30)
+client = client_fixture("process", retry_s=60)
 
 
 def has_spool(process: WorkerProcess) -> bool:
@@ -148,7 +148,7 @@ def test_gradients_are_those_without_the_fault_also_when_the_worker_dies_at_work
     caller = threading.Thread(target=call)
     caller.start()
     kill(process)
-    caller.join(60)
+    caller.join(150)
     assert found.keys() == expected.keys()
     for name, gradients in found.items():
         for key, array in gradients.items():

@@ -78,7 +78,7 @@ class SceneMachine(RuleBasedStateMachine):
         self.hashes: dict[int, str] = {}
         for client in self.place.clients.values():
             for info in listed(client):
-                client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=info.scene_id), timeout=30)
+                client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=info.scene_id), timeout=150)
 
     @rule(tenant=st.sampled_from(TENANTS), content=st.integers(0, CONTENTS - 1), tells_hash=st.booleans())
     @noted
@@ -189,7 +189,7 @@ class SceneMachine(RuleBasedStateMachine):
         tenant = asking(scene, is_foreign)
         request = scene_pb2.DeleteRequest(scene_id=scene.scene_id)
         stub = self.place.clients[tenant].scene_stub
-        if self._answer(scene, lambda: stub.Delete(request, timeout=30), tenant) is not None:
+        if self._answer(scene, lambda: stub.Delete(request, timeout=150), tenant) is not None:
             scene.is_gone = True
 
     @rule(tenant=st.sampled_from(TENANTS))
@@ -286,7 +286,7 @@ def asking(scene: Stored, is_foreign: bool) -> str:
 
 def listed(client: RawClient) -> Any:
     """The scenes of a tenant."""
-    return client.scene_stub.List(scene_pb2.ListRequest(), timeout=30).scenes
+    return client.scene_stub.List(scene_pb2.ListRequest(), timeout=150).scenes
 
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "3"))

@@ -47,8 +47,8 @@ def process(folder: Path) -> Iterator[WorkerProcess]:
         yield started
 
 
-anna = client_fixture("process", token=ANNA, retry_s=30)
-ben = client_fixture("process", token=BEN, retry_s=30)
+anna = client_fixture("process", token=ANNA, retry_s=60)
+ben = client_fixture("process", token=BEN, retry_s=60)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_two_tenants_who_flood_leave_a_third_its_files(tmp_path: Path) -> None:
     limits = ("--max-scenes", "12", "--crash-seconds", "0.1", "--tokens-file", str(tmp_path / "tokens"))
     with spooling(tmp_path / "spool", *limits) as process, ExitStack() as stack:
         anna, ben, cleo = (
-            stack.enter_context(Client(process.target, token=f"{name}-0123456789abcdef", retry_s=30)) for name in names
+            stack.enter_context(Client(process.target, token=f"{name}-0123456789abcdef", retry_s=60)) for name in names
         )
         first = [cleo.put(cloud(10 + i)) for i in range(2)]
         for number in range(8):
@@ -220,7 +220,7 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
         waiting.join(0.5)
         assert waiting.is_alive(), "it waits for its target images"
         call.close()
-        waiting.join(60)
+        waiting.join(150)
         assert ended[0].code() == grpc.StatusCode.CANCELLED
         # The disk still holds its target images.
         wait_for(process, "lumigrad_account_taken", 0, resource="open_trainings")

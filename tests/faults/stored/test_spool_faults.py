@@ -18,7 +18,7 @@ from support.workers.spooling import elsewhere, files, kill, shown, spooling, wa
 
 
 def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
-    with spooling(tmp_path) as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path) as process, Client(process.target, retry_s=60) as client:
         scene = client.put(cloud(1000))
         expected = shown(client, scene)
         wait_until_written(process)
@@ -89,7 +89,7 @@ def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) 
 
 def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
     before = elsewhere(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}")
-    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=60) as client:
         # 0.7 MiB each, two of which fit.
         handles = []
         for count in range(25_000, 25_003):
@@ -112,7 +112,7 @@ def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ramfs", "tmpfs -o size=0"])
 def test_a_file_system_that_does_not_tell_its_size_keeps_scenes(tmp_path: Path, kind: str) -> None:
     before = elsewhere(f"mount -t {kind} none {tmp_path}")
-    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=60) as client:
         scene = client.put(cloud())
         expected = shown(client, scene)
         wait_until_written(process)
@@ -123,12 +123,12 @@ def test_a_file_system_that_does_not_tell_its_size_keeps_scenes(tmp_path: Path, 
 def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) -> None:
     (tmp_path / "boot_id").write_text("another start\n")
     before = elsewhere(f"mount --bind {tmp_path / 'boot_id'} /proc/sys/kernel/random/boot_id")
-    with spooling(tmp_path / "spool", supervised=False) as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path / "spool", supervised=False) as process, Client(process.target, retry_s=60) as client:
         scene, changed = client.put(cloud()), client.put(cloud(100))
         changed = client.update(changed, colors=np.zeros((100, 3)))
     with (
         spooling(tmp_path / "spool", supervised=False, before=before) as process,
-        Client(process.target, retry_s=30) as client,
+        Client(process.target, retry_s=60) as client,
     ):
         # An acknowledged update may have been lost with the power, so nobody may make that version again.
         assert client.list() == ()
@@ -158,7 +158,7 @@ def test_a_spool_that_cannot_be_used_is_an_error_at_once(tmp_path: Path) -> None
 
 
 def test_a_spool_that_can_be_used_no_more_does_not_keep_a_worker_from_serving(tmp_path: Path) -> None:
-    with spooling(tmp_path / "spool") as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path / "spool") as process, Client(process.target, retry_s=60) as client:
         scene = client.put(cloud())
         expected = shown(client, scene)
         wait_until_written(process)

@@ -56,7 +56,7 @@ class Unread:
 
     def __init__(self, port: int, path: str, messages: Sequence[bytes]) -> None:
         """Send the request to the method at `path`."""
-        self._connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._connection.sendall(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, 0)))
         self._stream = self._connection.makefile("rb")
         # Windows of the connection and of the stream.

@@ -24,7 +24,7 @@ def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **opt
         (True, True): channel.stream_stream,
     }
     call = kinds[method.client_streaming, method.server_streaming](method.path, lambda raw: raw, lambda raw: raw)
-    reply = call(iter(requests) if method.client_streaming else requests[0], timeout=30, **options)
+    reply = call(iter(requests) if method.client_streaming else requests[0], timeout=150, **options)
     return list(reply) if method.server_streaming else [reply]
 
 

@@ -31,7 +31,7 @@ _TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad
 _READ = (*_TAKEN, _TRAINING, _TRAININGS)
 _SAMPLE = re.compile(rf"^({'|'.join(map(re.escape, _READ))}) (\S+)$", re.MULTILINE)
 # The time in which abandoned calls must end.
-_SECONDS = 60.0
+_SECONDS = 150.0
 
 
 def left(process: WorkerProcess) -> dict[str, float]:
@@ -51,8 +51,12 @@ def _runs(process: WorkerProcess) -> bool:
     """Whether a worker, or its supervisor, has neither ended nor been stopped."""
     if process.process.poll() is not None:
         return False
-    state = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state not in "TtZX"
+    try:
+        stat = Path(f"/proc/{process.process.pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        # It has ended meanwhile.
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "TtZX"
 
 
 def wait_until_released(processes: Iterable[WorkerProcess]) -> None:

@@ -59,8 +59,10 @@ def with_a_call(target: str) -> None:
         waiting = Client(f"127.0.0.1:{silent.getsockname()[1]}", retry_s=0.0)
         thread = threading.Thread(target=lambda: assert_unavailable(waiting))
         thread.start()
-        # The call is in progress, and stays so while its connection is open.
+        # The call is in progress, and stays so while its connection is open: gRPC gives up connections on which no
+        # settings arrive.
         connection, _ = silent.accept()
+        connection.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
         in_children(lambda: assert_forked(client.info))
         assert thread.is_alive()
         connection.close()
@@ -71,7 +73,7 @@ def with_a_call(target: str) -> None:
 def assert_unavailable(client: Client) -> None:
     """Assert that a client gets no answer."""
     try:
-        client.info(timeout_s=60.0)
+        client.info(timeout_s=600.0)
     except LumigradError:
         return
     raise AssertionError("nobody answers there")

@@ -82,5 +82,5 @@ def renders(client: Client) -> Callable[[], None]:
 @contextmanager
 def load(target: str, rate: float = 30.0) -> Iterator[Load]:
     """Runs `renders` at a fixed rate, with the client's own retries."""
-    with Client(target, timeout_s=120, retry_s=60) as client, Load([renders(client)], rate) as running:
+    with Client(target, timeout_s=240, retry_s=120) as client, Load([renders(client)], rate) as running:
         yield running

@@ -44,7 +44,7 @@ def main(target: str, token: str, path: str, at_once: str) -> None:
 
     def flood(channel: grpc.Channel) -> None:
         while True:
-            call = channel.stream_stream(path)(iter(messages), metadata=metadata, timeout=60)
+            call = channel.stream_stream(path)(iter(messages), metadata=metadata, timeout=240)
             try:
                 for _ in call:
                     pass

@@ -121,7 +121,7 @@ class ForkedProcess:
 
 
 def lumigrad(
-    *arguments: str, folder: Path | None = None, timeout: float = 120.0, before: Sequence[str] = ()
+    *arguments: str, folder: Path | None = None, timeout: float = 240.0, before: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run `lumigrad` as `subprocess.run` does; whatever runs after `timeout` seconds is killed, which is an error."""
     process = ForkedProcess(arguments, folder, before=before)

@@ -8,7 +8,7 @@ from lumigrad.client import Camera, Spheres
 from support.calls.raw_calls import sphere_cloud
 
 # Each pixel blends thousands of spheres, which takes ten seconds or more unless the call is cancelled.
-CAMERAS = [Camera.look_at((0.0, 0.0, 0.0), (0.0, 0.0, 6.0), up=(0, -1, 0), width=256, height=256)] * 100
+CAMERAS = [Camera.look_at((0.0, 0.0, 0.0), (0.0, 0.0, 6.0), up=(0, -1, 0), width=256, height=256)] * 200
 SETTINGS: dict[str, Any] = {"gamma": 1.0, "outputs": ("alpha",), "timeout_s": 120.0}
 
 

@@ -27,8 +27,12 @@ from support.workers.faults import Faults, faulty_worker
 from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess
 
-# The supervisor leaves a silent worker to the worker's own watchdog.
-PATIENT = ("from lumigrad.server.process import slot", "slot._LEAST_SILENCE_SECONDS = 120.0")
+# The supervisor leaves a silent worker to the worker's own watchdog, and a lost worker waits for as long as its callers
+# need to hear of it.
+PATIENT = (
+    "from lumigrad.server.process import liveness, slot",
+    "slot._LEAST_SILENCE_SECONDS, liveness._REFUSING_SECONDS = 120.0, 60.0",
+)
 # A process whose stacks are to be logged has time for that on a busy machine.
 SLOW_TO_KILL = ("from lumigrad.server.process import child", "child._DUMP_SECONDS = 10.0")
 
@@ -60,7 +64,10 @@ class Calls:
 
 
 def test_after_a_sticky_error_the_culprit_is_told_and_those_who_wait_may_try_again(tmp_path: Path) -> None:
-    with faulty_worker(tmp_path) as (process, faults), Client(process.target, timeout_s=240, retry_s=120) as client:
+    with (
+        faulty_worker(tmp_path, before=PATIENT) as (process, faults),
+        Client(process.target, timeout_s=240, retry_s=120) as client,
+    ):
         expected = client.render(cloud(), CAMERA).color
         faults.arm("not yet")
         faults.arm("sticky")

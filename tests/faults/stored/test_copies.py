@@ -52,7 +52,7 @@ def color_of(call: Any) -> Array:
 
 @pytest.fixture
 def emulated(tmp_path: Path) -> Iterator[Emulated]:
-    with EMULATION.worker("--hang-seconds", "20", faults=tmp_path) as process:
+    with EMULATION.worker(faults=tmp_path) as process:
         made = Emulated(process, tmp_path)
         yield made
         made.client.close()
@@ -67,7 +67,7 @@ def test_the_device_works_while_results_are_copied(emulated: Emulated) -> None:
     # A scene is built on the device without copies to the host.
     busy = emulated.process.metric("lumigrad_device_busy_seconds_total")
     emulated.client.put(sphere_cloud(20, seed=5))
-    assert emulated.process.metric("lumigrad_device_busy_seconds_total") > busy
+    wait_until(lambda: emulated.process.metric("lumigrad_device_busy_seconds_total") > busy, "work of the device")
     assert not call.done()
     emulated.faults.disarm("hold copies")
     assert color_of(call).tobytes() == expected.tobytes()
@@ -98,13 +98,13 @@ def test_a_device_that_is_lost_during_a_copy_ends_the_worker_and_the_call_may_be
 
 
 def test_a_copy_that_does_not_end_ends_the_worker(tmp_path: Path) -> None:
-    with EMULATION.worker("--hang-seconds", "1", faults=tmp_path) as process:
+    with EMULATION.worker("--hang-seconds", "5", faults=tmp_path) as process:
         emulated = Emulated(process, tmp_path)
         emulated.hold_copies()
         with pytest.raises(grpc.RpcError) as error:
             list(emulated.start(SMALL))
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
-        process.wait_for_log("the device did not come back within 1 s")
+        process.wait_for_log("the device did not come back within 5 s")
         assert process.wait() == HANG
         emulated.client.close()
 

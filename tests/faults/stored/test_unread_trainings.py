@@ -44,7 +44,7 @@ def test_a_long_request_behind_replies_that_nobody_reads_delays_no_others(proces
 
 
 def test_a_training_whose_client_reads_nothing_has_a_snapshot_when_its_worker_stops(tmp_path: Path) -> None:
-    with spooling(tmp_path, "--drain-seconds", "6", is_balanced=False) as process, RawClient(process.target) as client:
+    with spooling(tmp_path, "--drain-seconds", "20", is_balanced=False) as process, RawClient(process.target) as client:
         training = RawTraining(client, start_of(client, gaussian_cloud(60_000)))
         training.started()
         for _ in range(3):

@@ -47,8 +47,6 @@ run_worker, main.run = main.run, run
 start_thread = threading.Thread.start
 threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
-# A lost worker waits until those who wait know of it, which takes long on a busy machine.
-warm_up._REFUSING_SECONDS = 60.0
 find = Lookup.__call__
 Lookup.__call__ = look_up  # type: ignore[method-assign]
 # Each call is looked up.

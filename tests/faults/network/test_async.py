@@ -118,7 +118,7 @@ def test_gradients_are_cancelled_and_asked_for_again(process: WorkerProcess, slo
         frame = await client.render(slow, CAMERAS[:8], gamma=1.0, outputs=("alpha",), retain=True)
         gradient = np.ones_like(frame.alpha)
         is_done = True
-        # On a busy machine a pass may be over before it is seen.
+        # A pass may be over before it is seen on a busy machine.
         while is_done:
             backward = asyncio.create_task(frame.backward(alpha=gradient))
             while not (is_done := backward.done()):

@@ -108,7 +108,7 @@ def test_a_reader_that_stops_is_ended(process: WorkerProcess, how: Callable[[Rea
 
 def test_a_slow_reader_is_let_finish(process: WorkerProcess) -> None:
     end = ""
-    # On a busy machine the reader may stand still for too long.
+    # The reader may stand still for too long on a busy machine.
     for _ in range(5):
         with FaultProxy(process.target) as proxy, readers(process, 1, proxy.target) as (reader,):
             proxy.down.bytes_per_second = 5 * MIB

@@ -54,7 +54,7 @@ def _runs(process: WorkerProcess) -> bool:
     try:
         stat = Path(f"/proc/{process.process.pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        # It has ended meanwhile.
+        # The process has ended meanwhile.
         return False
     return stat.rpartition(")")[2].split()[0] not in "TtZX"
 

@@ -37,8 +37,8 @@ from support.workers.worker import LUMIGRAD, WorkerProcess, replaceable_worker, 
 
 Code = grpc.StatusCode
 CONFIG_ERROR = 2
-# AlpaSim's pauses before it repeats a call that ended with UNAVAILABLE.
-RETRY_SECONDS = (0.5, 2.0)
+# AlpaSim's pauses before it repeats a call that ended with UNAVAILABLE, and more for a busy machine.
+RETRY_SECONDS = (0.5, *[2.0] * 60)
 
 place, simulator = street_fixture(), driving_client_fixture()
 process = street_worker_fixture("--max-pixels", "100000")
@@ -57,15 +57,15 @@ def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> No
         slow = SlowRender(alice)
         # Alice's renders run before the work that stores the scene she reads.
         views = max(1, round(0.7 / slow.seconds_per_view()))
-        for _ in range(6):
+        for _ in range(24):
             slow.start(views)
-        wait_until(lambda: started.metric("lumigrad_queue_depth") >= 5, "a queue")
+        wait_until(lambda: started.metric("lumigrad_queue_depth") >= 23, "a queue")
         hers = threads.submit(alice.render, spec)
         time.sleep(0.3)
         assert bob.render(spec).arrays["color"].shape == (1, 24, 32, 3)
         assert not hers.done()
         slow.cancel()
-        assert hers.result(60).arrays["color"].shape == (1, 24, 32, 3)
+        assert hers.result(150).arrays["color"].shape == (1, 24, 32, 3)
 
 
 def setting(*path: str | int, to: Any) -> Callable[[Any], None]:
@@ -359,7 +359,7 @@ def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None],
         wait_until(lambda: all(answered), "a batch of each rollout")
         disturb()
         for one in running:
-            one.result(120)
+            one.result(240)
     assert [len(own) for own in answered] == [steps] * count
 
 

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def put(channel: grpc.Channel, data: bytes, compression: grpc.Compression) -> Any:
     frames = [Frame(scene_pb2.PutRequest(payload_bytes=len(data))), Frame(None, memoryview(data))]
-    return Stub(channel, SCENE_SERVICE).Put(iter(frames), timeout=20, compression=compression)
+    return Stub(channel, SCENE_SERVICE).Put(iter(frames), timeout=60, compression=compression)
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

@@ -23,7 +23,12 @@ TOKEN = "0123456789abcdef"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 process = worker_fixture("--queue-size", "4", tokens={"alice": TOKEN})
-few = worker_fixture("--queue-size", "4", "--max-streams", "16", "--max-trainings", "16", tokens={"alice": TOKEN})
+# Silent calls are not ended here, however long the test takes.
+few = worker_fixture(
+    *("--queue-size", "4", "--max-streams", "16", "--max-trainings", "16", "--stall-seconds", "600"),
+    tokens={"alice": TOKEN},
+    before=("from lumigrad.server.core import progress", "progress._SILENT_SECONDS = 600.0"),
+)
 
 
 @contextmanager
@@ -62,7 +67,7 @@ def test_a_stranger_who_says_nothing_is_sent_away_at_once(process: WorkerProcess
 def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(process: WorkerProcess) -> None:
     with silent(process.target, CHECK, 150) as checks, silent(process.target, WATCH, 150) as watches:
         # The newest calls stay; older ones are ended as others come.
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while sum(call.done() for call in (*checks, *watches)) < 296:
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -92,7 +97,7 @@ def test_watchers_that_leave_while_others_come_do_not_stop_the_server(process: W
     def watch_and_leave(_: int) -> None:
         with grpc.insecure_channel(process.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             for _ in range(200):
-                watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+                watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=150)
                 assert next(watcher).status == SERVING
                 watcher.cancel()
 
@@ -112,7 +117,7 @@ def test_a_health_check_without_a_message_is_refused(process: WorkerProcess) -> 
 def test_watchers_hear_that_a_worker_stops(tmp_path: Path) -> None:
     process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "1")
     with grpc.insecure_channel(process.target) as channel:
-        watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=150)
         assert next(watcher).status == SERVING
         process.signal()
         assert next(watcher).status == NOT_SERVING
@@ -149,7 +154,7 @@ def test_calls_that_are_cancelled_before_they_say_anything_leave_their_connectio
 
 
 def wait_for_calls(process: WorkerProcess, count: int) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 150
     while process.metric("lumigrad_calls_in_progress") != count:
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -29,7 +29,7 @@ MIB = 1 << 20
 GREEDY, OTHER = "greedy-0123456789abcdef", "other-0123456789abcdef"
 # A worker with 16 MiB for payloads, 4 of which each tenant may have.
 process = worker_fixture(
-    "--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30", tokens={"a": GREEDY, "b": OTHER}
+    "--max-payload-mib", "2", "--transit-mib", "16", "--stall-seconds", "600", tokens={"a": GREEDY, "b": OTHER}
 )
 
 
@@ -51,7 +51,7 @@ def stalled_put(go_on: threading.Event) -> Iterator[Frame]:
     payload = PayloadWriter()
     scene = scene_of(sphere_cloud(74_000), payload)
     yield Frame(scene_pb2.PutRequest(scene=scene, payload_bytes=payload.length))
-    go_on.wait(60)
+    go_on.wait(240)
 
 
 def test_a_payload_that_is_declared_for_no_training_reserves_nothing(
@@ -61,7 +61,7 @@ def test_a_payload_that_is_declared_for_no_training_reserves_nothing(
     step = training_pb2.TrainRequest(step={"number": 0, "batch": 1}, payload_bytes=2 * MIB)
     gradients = training_pb2.TrainRequest(gradients={"number": 0}, payload_bytes=2 * MIB)
     for requests in [(start, step), (start, gradients), (step,), (gradients,)] * 4:
-        error = failure(lambda requests=requests: list(people.train(iter(map(Frame, requests)), timeout=20)))
+        error = failure(lambda requests=requests: list(people.train(iter(map(Frame, requests)), timeout=150)))
         assert error.code() in (Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
     works(people.b, 1)
     wait_for(process, "lumigrad_transit_bytes", 0)
@@ -72,7 +72,7 @@ def test_payloads_that_do_not_come_hold_the_share_of_their_tenant_only(
 ) -> None:
     go_on = threading.Event()
     nbytes = next(stalled_put(go_on)).message.payload_bytes
-    held = [people.a.scene_stub.Put.future(stalled_put(go_on), timeout=30) for _ in range(2)]
+    held = [people.a.scene_stub.Put.future(stalled_put(go_on), timeout=240) for _ in range(2)]
     wait_for(process, "lumigrad_transit_bytes", 2 * nbytes)
     error = failure(lambda: people.a.put(sphere_cloud(10_000)))
     assert error.code() == Code.RESOURCE_EXHAUSTED
@@ -92,7 +92,7 @@ def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
 ) -> None:
     scenes = [tenant.put(sphere_cloud(60_000, seed=9)).scene for tenant in (people.a, people.b)]
     go_on = threading.Event()
-    held = [people.a.scene_stub.Put.future(stalled_put(go_on), timeout=30) for _ in range(2)]
+    held = [people.a.scene_stub.Put.future(stalled_put(go_on), timeout=240) for _ in range(2)]
     wait_for(process, "lumigrad_transit_bytes", 2 * next(stalled_put(go_on)).message.payload_bytes)
     error = failure(lambda: people.a.get(scene_id=scenes[0].scene_id, with_tensors=True))
     assert error.code() == Code.RESOURCE_EXHAUSTED
@@ -107,7 +107,7 @@ def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
     wait_for(process, "lumigrad_transit_bytes", 0)
     # Replies are left unread, and then cancelled.
     request = scene_pb2.GetRequest(scene_id=scenes[0].scene_id, with_tensors=True)
-    calls = [people.a.scene_stub.Get(request, timeout=30) for _ in range(2)]
+    calls = [people.a.scene_stub.Get(request, timeout=240) for _ in range(2)]
     for call in calls:
         next(call)
         call.cancel()
@@ -189,7 +189,7 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
 @pytest.fixture(scope="module")
 def small() -> Iterator[SimpleNamespace]:
     """A worker with less memory than its options allow for scenes and trainings, and two tenants."""
-    options = ("--device-memory-mib", "96", "--max-payload-mib", "32", "--scene-mib", "64")
+    options = ("--device-memory-mib", "96", "--max-payload-mib", "32", "--scene-mib", "64", "--stall-seconds", "600")
     with (
         worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as process,
         process.channel() as one,
@@ -244,9 +244,9 @@ def announced(request: Any, stub: Any, bytes_sent: int) -> tuple[Any, threading.
 
     def frames() -> Iterator[Frame[Any]]:
         yield Frame(request, memoryview(bytes(bytes_sent)))
-        end.wait(120)
+        end.wait(240)
 
-    return stub(frames(), timeout=120), end
+    return stub(frames(), timeout=240), end
 
 
 def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespace) -> None:

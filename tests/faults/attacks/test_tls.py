@@ -71,7 +71,7 @@ plain = worker_fixture()
 def refusal(target: str, **options: object) -> str:
     """The error of a client that is not let in; it must come at once."""
     with (
-        Client(target, **{"retry_s": 0, "timeout_s": 10, **options}) as client,
+        Client(target, **{"retry_s": 0, "timeout_s": 60, **options}) as client,
         pytest.raises(lumigrad.Unavailable) as error,
     ):
         client.info()
@@ -105,8 +105,8 @@ def test_an_encrypting_client_of_a_plain_worker_is_told_what_to_leave_out(
 ) -> None:
     assert "it seems to serve plain text; omit tls" in refusal(plain.target, tls=authority.certificate)
     began = time.monotonic()
-    refusal(plain.target, tls=authority.certificate, timeout_s=60, retry_s=60)
-    assert time.monotonic() - began < 40, "trying again would not help"
+    refusal(plain.target, tls=authority.certificate, timeout_s=600, retry_s=600)
+    assert time.monotonic() - began < 120, "trying again would not help"
 
 
 def test_a_worker_of_another_authority_is_not_trusted(encrypted: WorkerProcess, tmp_path: Path) -> None:

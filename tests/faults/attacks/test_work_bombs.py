@@ -245,18 +245,23 @@ def test_a_step_that_takes_too_long_fails_and_changes_nothing(impatient: SimpleN
 
 @pytest.mark.parametrize("more", [0, 1], ids=["of the limit of a hang", "longer"])
 def test_work_that_makes_progress_is_no_hang(more: float) -> None:
-    # A busy machine may take seconds for a part of the work that is no progress yet.
+    # A busy machine may take seconds for a part of the work that is no progress yet, or for the worker's test render.
     for hang in (2, 6, 18):
         # `--hang-seconds` is the limit of a call unless `--max-device-seconds` is set.
         longer = ("--max-device-seconds", str(hang + more)) if more else ()
-        with tenants("--hang-seconds", str(hang), *longer) as people:
-            try:
-                with watched(people.process, people.b):
-                    error = failure(lambda: TIME_BOMBS["one view"](people.a))
-                assert error.code() == EXHAUSTED
-                assert f"more than the {hang + more} s of the device" in error.details()
-                return
-            except (AssertionError, grpc.RpcError):
-                # The refusal of a call may arrive before the line of the log.
-                people.process.wait_for_log("the device did not come back", seconds=10)
+        log = ""
+        try:
+            with tenants("--hang-seconds", str(hang), *longer) as people:
+                try:
+                    with watched(people.process, people.b):
+                        error = failure(lambda: TIME_BOMBS["one view"](people.a))
+                    assert error.code() == EXHAUSTED
+                    assert f"more than the {hang + more} s of the device" in error.details()
+                    return
+                except (AssertionError, grpc.RpcError):
+                    # The refusal of a call may arrive before the line of the log.
+                    people.process.wait_for_log("the device did not come back")
+        except RuntimeError as error:
+            log = str(error)
+        assert not log or "the device did not come back" in log
     raise AssertionError("work that makes progress was taken for a hang")

@@ -16,7 +16,7 @@ import pytest
 from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
 from support.fault_proxy import FaultProxy
 from support.wall_clock import WallClock
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 HOURS = 3600
@@ -66,8 +66,12 @@ def assert_goes_on(
     assert failure(lambda: list(slow.start(timeout=0.5))).code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - started < 60
     assert process.metric("lumigrad_worker_restarts_total") == 0
-    shown = datetime.fromisoformat(re.findall(r"^(\S+) ", process.log, re.M)[-1])
-    assert abs((shown - datetime.now(timezone.utc)).total_seconds()) > 2 * HOURS, "it did jump"
+
+    def has_jumped() -> bool:
+        shown = datetime.fromisoformat(re.findall(r"^(\S+) ", process.log, re.M)[-1])
+        return abs((shown - datetime.now(timezone.utc)).total_seconds()) > 2 * HOURS
+
+    wait_until(has_jumped, "a line of the log after the jump")
 
 
 CALLS = """
@@ -107,5 +111,5 @@ def test_a_client_whose_clock_is_set_waits_as_long_as_it_was_told_to(clock: Wall
                     proxy.heal()
                 assert child.stdout.readline() == f"{end}\n"
                 assert (time.monotonic() - started > 1.9) or end == "done"
-                assert time.monotonic() - started < 30
+                assert time.monotonic() - started < 60
             child.stdin.close()

@@ -30,7 +30,7 @@ def render(process: WorkerProcess, count: int) -> None:
 
 
 def wait_for_spans(process: WorkerProcess, result: str, count: int) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 150
     while process.metric("lumigrad_trace_spans_total", result=result) < count:
         assert time.monotonic() < until, process.metrics()
         time.sleep(0.05)
@@ -58,13 +58,13 @@ def test_a_collector_that_hangs_and_comes_back() -> None:
 def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
     with grpc_collector() as (collector, url):
         collector.answers.clear()
-        patient = {**VARIABLES, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+        patient = {**VARIABLES, "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
         with worker("--device", "cpu", "--trace-endpoint", url, variables=patient) as process:
             render(process, 3)
             started = time.monotonic()
             process.signal(signal.SIGTERM)
             assert process.wait() == 0
-            assert time.monotonic() - started < 40
+            assert time.monotonic() - started < 120
 
 
 def test_a_collector_that_is_not_there_and_comes() -> None:

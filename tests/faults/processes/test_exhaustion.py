@@ -37,7 +37,7 @@ def descriptors(pid: int, more: int) -> Iterator[None]:
 @contextmanager
 def idle(process: WorkerProcess, count: int) -> Iterator[None]:
     """Connections that send nothing."""
-    connections = [socket.create_connection(("127.0.0.1", process.port), timeout=30) for _ in range(count)]
+    connections = [socket.create_connection(("127.0.0.1", process.port), timeout=60) for _ in range(count)]
     try:
         yield
     finally:
@@ -118,7 +118,7 @@ threading.Thread.start = limited
 def test_too_few_threads_at_the_start_are_no_fault_of_the_device(limit: int) -> None:
     options = ["serve", "--device", "cpu", "--port", "0", "--metrics-port", "0"]
     process = ForkedProcess(options, before=[_FEW_THREADS.format(limit=limit)])
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=200)
     assert process.returncode == 2
     assert "--queue-size, --max-streams and --max-trainings need 264 threads for calls" in log
     allowed = re.search(r"but the system allows only (\d+); lower", log)

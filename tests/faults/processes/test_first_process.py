@@ -16,7 +16,7 @@ from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 # Like a container engine, makes the command process 1, with a /proc of its own.
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-SECONDS = 30
+SECONDS = 150
 
 
 def may_unshare() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -141,5 +142,5 @@ def test_calls_leave_no_garbage(use: Callable[[Client], None], tmp_path: Path) -
 def collect(process: WorkerProcess, sign: Path, count: int) -> str:
     """Have the worker collect garbage for the `count`-th time; returns the kinds of garbage."""
     sign.touch()
-    process.wait_for_log(" end", count=count)
-    return process.log.split("garbage:")[count].split(" end")[0].strip()
+    process.wait_for_log("garbage: ", count=count)
+    return re.findall(r"garbage: (.*) end$", process.log, re.M)[count - 1].strip()

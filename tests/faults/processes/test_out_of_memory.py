@@ -15,7 +15,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from lumigrad.client import Camera, Client
-from lumigrad.client.errors import ResourceExhausted
+from lumigrad.client.errors import ResourceExhausted, Unavailable
 from lumigrad.protos import details
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
@@ -75,6 +75,7 @@ def test_a_shortage_that_lasts_is_told_with_numbers_and_the_scene_survives(fault
     process, faults = faulty
     scene_id = client.put(sphere_cloud(60)).scene.scene_id
     expected = client.render(spec_of(scene_id=scene_id)).arrays["color"]
+    refused = process.metric("lumigrad_rejections_total", reason="device_memory")
     faults.arm("shortages")
     error = failure(lambda: client.render(spec_of(scene_id=scene_id)))
     faults.disarm("shortages")
@@ -88,7 +89,7 @@ def test_a_shortage_that_lasts_is_told_with_numbers_and_the_scene_survives(fault
         "cover less of the image"
     )
     assert client.render(spec_of(scene_id=scene_id)).arrays["color"].tobytes() == expected.tobytes()
-    assert process.metric("lumigrad_rejections_total", reason="device_memory") == 1
+    assert process.metric("lumigrad_rejections_total", reason="device_memory") == refused + 1
     assert process.metric("lumigrad_worker_restarts_total") == 0
 
 
@@ -155,14 +156,17 @@ def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> 
 
 
 def test_a_leak_ends_the_worker_and_the_next_one_serves(tmp_path: Path) -> None:
-    with faulty_worker(tmp_path) as (process, faults), Client(process.target, retry_s=50) as client:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target, timeout_s=240, retry_s=120) as client:
         handle = client.put(cloud())
         expected = client.render(handle, CAMERA).color
         faults.arm("shortages")
         with Client(process.target, retry_s=0.0) as impatient:
-            for _ in range(5):
-                with pytest.raises(ResourceExhausted):
+            for number in range(50):
+                # A test render of a device that is idle for long succeeds, and breaks a row of failures.
+                with pytest.raises(ResourceExhausted if number < 4 else (ResourceExhausted, Unavailable)):
                     impatient.render(handle, CAMERA)
+                if "it leaks" in process.log:
+                    break
         faults.disarm("shortages")
         process.wait_for_log("5 consecutive calls failed to allocate memory that should be free: it leaks")
         process.wait_for_log("worker ended device=cpu code=6 reason=out_of_memory")

@@ -16,6 +16,7 @@ from lumigrad.client.transport import lane as lanes
 from lumigrad.client.transport.lane import Lane, LaneFailed
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker
 from support.gaussians.clouds import post
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=64, height=48)
@@ -43,7 +44,8 @@ def test_a_call_outlasts_a_worker_that_stands_still(process: WorkerProcess, seco
                 assert all(np.allclose(found[name], gradients[name], atol=1e-5) for name in gradients)
         finally:
             timer.join()
-        assert client.lane == "shared"
+        # A lane that was lost is opened anew, after a second or more if the worker was too busy at first.
+        wait_until(lambda: client.lane == "shared", "a lane")
 
 
 def test_threads_outlast_a_worker_that_stands_still(process: WorkerProcess) -> None:
@@ -99,7 +101,7 @@ def test_a_training_is_waited_for_as_long_as_its_client_says(process: WorkerProc
                 with pytest.raises(DeadlineExceeded, match="within 1 s"):
                     begin()
                 # Its own time-out would be a minute.
-                assert time.monotonic() - started < 30.0
+                assert time.monotonic() - started < 50.0
         finally:
             process.signal(signal.SIGCONT)
         patient.resume_trainer(*lease).close()

@@ -26,7 +26,7 @@ from support.workers.worker import WorkerProcess, worker, worker_fixture
 KINDS = ("gaussians", "spheres")
 METADATA = (SINGLE_REPLY, ("lumigrad-message-bytes", "3500000"))
 # Pixels per side, and number of primitives.
-SLOW, QUICK, LARGE = {"gaussians": (800, 30_000), "spheres": (800, 6000)}, (32, 50), (300, 50)
+SLOW, QUICK, LARGE = {"gaussians": (800, 15_000), "spheres": (800, 6000)}, (32, 50), (300, 50)
 
 
 class Passes:
@@ -58,11 +58,11 @@ class Passes:
         spec = make(camera, scene_id=self.scene_id, outputs=["alpha"], **settings)
         request = render_pb2.RenderRequest(spec=spec, retain=True).SerializeToString()
         if way == "stream":
-            return self._stream(request, timeout=60)
+            return self._stream(request, timeout=240)
         if way == "lane":
             self.lane = self.lane or RawLane(self._client)
-            return self._render.future(request, timeout=60, metadata=(*METADATA, *self.lane.metadata(view + 1)))
-        return self._render.future(UNKNOWN + request if way == "general" else request, timeout=60, metadata=METADATA)
+            return self._render.future(request, timeout=240, metadata=(*METADATA, *self.lane.metadata(view + 1)))
+        return self._render.future(UNKNOWN + request if way == "general" else request, timeout=240, metadata=METADATA)
 
     def backward(self, name: str) -> Any:
         payload = PayloadWriter()
@@ -71,11 +71,11 @@ class Passes:
         spec.output_gradients.add(name="alpha", tensor=payload.add(gradient))
         data = b"".join(payload.buffers)
         request = render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data).SerializeToString()
-        return self._backward.future(request, timeout=60, metadata=METADATA)
+        return self._backward.future(request, timeout=240, metadata=METADATA)
 
     def release(self, *names: str) -> None:
         for name in names:
-            self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60)
+            self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=240)
 
     @staticmethod
     def name_of(reply: bytes) -> str:
@@ -187,7 +187,7 @@ def test_callers_that_go_before_the_reply_leave_no_state(
         process.wait_for_log("adding a state", count=told + 1)
         call.cancel()
         # Calls on one connection arrive in order, so the worker knows of the cancellation before it answers this one.
-        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
+        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=240)
         pause.unlink()
         wait_for(process, "lumigrad_calls_in_progress", 0)
         assert process.metric("lumigrad_contexts") == 0

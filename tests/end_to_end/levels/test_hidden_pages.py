@@ -387,7 +387,8 @@ def test_a_call_that_ends_while_it_looks_gives_back_its_room(
     again = client.put(LEVELS)
     assert np.array_equal(client.render(again, FRONT).color, client.render(ROUNDED, FRONT).color)
     client.delete(again)
-    assert process.metric("lumigrad_scene_bytes") == 0
+    # A cancelled call gives back what it has when it notices.
+    wait_until(lambda: process.metric("lumigrad_scene_bytes") == 0)
 
 
 def test_room_is_given_back_before_the_reply_is_sent(tmp_path: Path) -> None:

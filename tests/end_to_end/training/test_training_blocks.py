@@ -28,7 +28,7 @@ from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, assert_equal, street_lesson
 from support.workers.client_load import client_fixture
 from support.workers.slow_render import wait_until
-from support.workers.spooling import spooling
+from support.workers.spooling import spooling, wait_until_written
 from support.workers.worker import WorkerProcess, worker
 
 LESSON = street_lesson()
@@ -100,14 +100,19 @@ def test_a_training_counts_its_pool_and_its_file_and_gives_both_back(
         return process.metric("lumigrad_training_bytes"), process.metric("lumigrad_spool_bytes")
 
     handle = spooled.put(LESSON.scene)
+    # The spool keeps the scene and, after a training without blocks, the photographs.
+    spooled.trainer(handle, LESSON.cameras, photographs).close()
+    wait_until(lambda: process.metric("lumigrad_training_bytes") == 0)
+    wait_until_written(process)
     before = taken()
     trainer = spooled.trainer(handle, LESSON.cameras, photographs, **POOL)
     trainer.step()
+    wait_until_written(process)
     device, disk = (now - then for now, then in zip(taken(), before, strict=True))
     assert POOL["pool_bytes"] <= device < POOL["pool_bytes"] + 2 * sum(picture.nbytes for picture in photographs)
     assert WHOLE_BYTES <= disk < 1.1 * WHOLE_BYTES
     trainer.close()
-    assert taken() == before
+    wait_until(lambda: taken() == before)
 
 
 def test_the_disk_has_the_room_of_a_training_again_when_that_ends(process: WorkerProcess, spooled: Client) -> None:

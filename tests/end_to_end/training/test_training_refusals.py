@@ -191,12 +191,12 @@ def test_the_same_for_programs_with_asyncio(client: Client, monkeypatch: pytest.
 
 
 def test_the_time_out_is_that_of_the_client(client: Client) -> None:
-    with Client(client.target, timeout_s=7.5) as other:
+    with Client(client.target, timeout_s=75.5) as other:
         with other.trainer(LESSON.scene, CAMERAS, IMAGES, **OPTIONS) as trainer:
-            assert trainer._stream._timeout_s == 7.5
+            assert trainer._stream._timeout_s == 75.5
             lease = trainer.training_id, trainer.lease
             trainer.close(finish=False)
-        for given, expected in ((None, 7.5), (20.0, 20.0)):
+        for given, expected in ((None, 75.5), (200.0, 200.0)):
             resumed = other.resume_trainer(*lease, target_images=IMAGES, timeout_s=given)
             assert resumed._stream._timeout_s == expected
             resumed.close(finish=given is not None)

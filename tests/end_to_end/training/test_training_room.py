@@ -59,8 +59,11 @@ def test_a_step_that_the_device_cannot_hold_is_refused() -> None:
             trainer.step([1])
         with client.resume_trainer(trainer.training_id, trainer.lease) as trainer:
             assert trainer.step([0]).number == 1
-        # The idle training takes what this one would need, so the client tries again for as long as it may.
-        with client.trainer(LESSON.scene, cameras, rates=RATES, timeout_s=5.0) as trainer:
+        # The idle training takes what this one would need, so a client with time would try again.
+        with (
+            Client(process.target, retry_s=0) as hasty,
+            hasty.trainer(LESSON.scene, cameras, rates=RATES) as trainer,
+        ):
             (result,) = [batch.apply(color=batch.color) for batch in trainer.batches(1, views=[[0]])]
             assert result.number == 0
             with pytest.raises(ResourceExhausted, match=r"takes about [1-9]\d+ bytes of the device's memory"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ CLIENT = str(Path(lumigrad.client.__file__).parent)
 
 @pytest.fixture
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The client's functions that were on the stack when gRPC was called, for each RPC from now on."""
+    """The client's functions that were on the stack when this thread called gRPC, for each RPC from now on."""
     found: list[list[str]] = []
     for kind in (grpc.UnaryUnaryMultiCallable, grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable):
         for made in kind.__subclasses__():
@@ -34,7 +35,8 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
                     if frame.f_code.co_filename.startswith(CLIENT):
                         names.append(frame.f_code.co_name)
                     frame = frame.f_back
-                if names:
+                # Other threads give back what frames of earlier tests have kept.
+                if names and threading.current_thread() is threading.main_thread():
                     found.append(names)
                 return _original(self, *arguments, **options)
 
@@ -72,12 +74,13 @@ def test_a_call_walks_few_frames(
 
 @pytest.fixture
 def unary(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The methods of the unary calls from now on."""
+    """The methods of this thread's unary calls from now on."""
     found: list[bytes] = []
     for made in grpc.UnaryUnaryMultiCallable.__subclasses__():
 
         def call(self, *arguments, _original=made.__call__, **options):
-            found.append(self._method.rpartition(b"/")[2])
+            if threading.current_thread() is threading.main_thread():
+                found.append(self._method.rpartition(b"/")[2])
             return _original(self, *arguments, **options)
 
         monkeypatch.setattr(made, "__call__", call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from lumigrad.client import Camera, Client, Gaussians
 from support.workers.worker import WorkerProcess
@@ -28,9 +29,14 @@ def test_gradients_of_one_call_outlive_the_next(worker_process: WorkerProcess) -
         for name, expected in kept.items():
             assert (first[name] == expected).all()
             np.testing.assert_allclose(second[name], 2 * expected, rtol=1e-4, atol=1e-6)
-        memory = first["sh"].ctypes.data
-        del first
-        third = frame.backward(upstream)
-        assert third["sh"].ctypes.data == memory
-        for name, expected in kept.items():
-            assert (third[name] == expected).all()
+        # Another thread may take the memory first.
+        for _ in range(20):
+            memory = first["sh"].ctypes.data
+            del first
+            first = frame.backward(upstream)
+            for name, expected in kept.items():
+                assert (first[name] == expected).all()
+            if first["sh"].ctypes.data == memory:
+                break
+        else:
+            pytest.fail("no reply reused memory")

@@ -114,15 +114,6 @@ def test_operators_push_out_of_every_part(turned: int | None, client: Client) ->
     assert (found.cost > 0).all()
 
 
-def test_jax_sees_the_same(client: Client) -> None:
-    jax = pytest.importorskip("jax")
-    from lumigrad.client.jax import mesh_distance as jax_distance
-
-    spheres = jax.numpy.asarray(np.column_stack([IN_TOP, np.full(4, 0.01)]).reshape(1, 1, 4, 4), "float32")
-    found = jax_distance(spheres, World(table(1)), client=client)
-    np.testing.assert_allclose(found.distance.ravel(), -np.array(DEPTHS), atol=1e-5)
-
-
 def test_links_of_several_shapes_are_solid(client: Client, tmp_path: Path) -> None:
     (tmp_path / "arm.urdf").write_text(
         '<robot name="arm"><link name="base"><collision><origin xyz="0 0 0.2"/><geometry><box size="0.4 0.4 0.4"/>'

@@ -106,15 +106,6 @@ def test_fisheyes_with_coefficients_are_sensors(tmp_path, binary):
         assert view.camera.model.lens == (expected if len(numbers) > 5 else replace(expected, fy=500))
 
 
-def test_masks_of_colmap_have_the_names_of_photographs_and_png(tmp_path):
-    write_colmap(tmp_path / "sparse" / "0", shots(2), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "photo_1.jpg.png").write_bytes(b"")
-    with pytest.warns(UserWarning, match="1 of 2 photographs has no mask"):
-        first, second = Capture.load(tmp_path).views
-    assert first.mask is None and second.mask == tmp_path / "masks" / "photo_1.jpg.png"
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("name", "offset", "value", "said"),

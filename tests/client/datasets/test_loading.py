@@ -216,24 +216,6 @@ def test_a_capture_is_the_same_in_every_format():
     assert capture.up @ (-0.050, -0.899, -0.434) > 0.9
 
 
-def test_photographs_masks_and_points_are_found(tmp_path):
-    for folder in ("images", "images_2", "masks"):
-        (tmp_path / folder).mkdir()
-        Image.new("RGB", (8, 6)).save(tmp_path / folder / "photo_0.jpg")
-    axes = "".join(f"property double {axis}\n" for axis in "xyz")
-    (tmp_path / "start.ply").write_text(f"ply\nformat ascii 1.0\nelement vertex 1\n{axes}end_header\n1 2 3")
-    values = transforms(shots(2), **TOP, ply_file_path="start.ply")
-    values["frames"][0]["mask_path"] = "masks/photo_0.jpg"
-    path = write_json(tmp_path / "transforms.json", values)
-    first, second = Capture.load(path).views
-    assert (first.image, first.mask) == (tmp_path / "images/photo_0.jpg", tmp_path / "masks/photo_0.jpg")
-    assert (second.image, second.mask) == (None, None)
-    capture = Capture.load(tmp_path, images="images_2")
-    assert capture.views[0].image == tmp_path / "images_2/photo_0.jpg"
-    np.testing.assert_array_equal(capture.points.positions, [[1, 2, 3]])
-    np.testing.assert_array_equal(capture.points.colors, [[0.5] * 3])
-
-
 def test_names_keep_folders_where_stems_repeat(tmp_path):
     taken = shots(3)
     taken[0].file, taken[1].file = "left/0.jpg", "right/0.jpg"

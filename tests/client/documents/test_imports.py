@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 # Imports of these names fail, as if they were not installed.
 BLOCK = """
@@ -37,8 +38,24 @@ def test_the_client_needs_no_torch_and_nothing_optional():
     assert said == "Spheres(1 spheres, 3 channels) Client('localhost:1')\n"
 
 
-def test_torch_is_not_imported_by_the_client():
-    assert run("import lumigrad.client, sys; print('torch' in sys.modules)", ()) == "False\n"
+def test_large_packages_are_not_imported_by_the_client():
+    assert run("import lumigrad.client, sys; print({'torch', 'trimesh'} & {*sys.modules})", ()) == "set()\n"
+
+
+def test_files_without_their_package_say_what_to_install(tmp_path: Path):
+    script = """
+from lumigrad.client import Mesh, MissingPackage, Spheres
+for load, name in ((Mesh.load, "part.stl"), (Spheres.load, "points.ply")):
+    try: load(name)
+    except MissingPackage as error: print(error)
+"""
+    (tmp_path / "part.stl").write_bytes(b"")
+    axes = "".join(f"property float {axis}\n" for axis in "xyz")
+    (tmp_path / "points.ply").write_text(f"ply\nformat ascii 1.0\nelement vertex 1\n{axes}end_header\n0 0 0\n")
+    assert run(f"import os; os.chdir({str(tmp_path)!r})\n{script}", ("trimesh", "plyfile")).splitlines() == [
+        'reading mesh files needs the package "trimesh"; install it with: pip install "lumigrad[mesh]"',
+        'reading PLY files needs the package "plyfile"; install it with: pip install "lumigrad[io]"',
+    ]
 
 
 def test_the_client_shows_its_public_names_alone():

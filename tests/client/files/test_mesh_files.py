@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +17,8 @@ from support.meshes import shapes as mesh_shapes
 from support.rotations import rotation
 
 FORMATS = ("stl", "obj", "ply", "glb")
+Outline = Sequence[tuple[float, float]]
+L_SHAPE = [(0, 0), (3, 0), (3, 1), (1, 1), (1, 2), (0, 2)]
 
 
 def torus() -> Mesh:
@@ -63,9 +63,7 @@ def test_parts_of_a_scene_are_placed_and_joined(tmp_path):
     assert len(loaded) == 24
     np.testing.assert_allclose(loaded.bounds, ((-0.5, -1.0, -1.5), (10.5, 1.0, 1.5)), atol=1e-6)
     # The mirrored part faces outward as well: the volumes add up.
-    corners = loaded.vertices[loaded.faces].astype(np.float64)
-    volume = np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) / 6
-    assert volume == pytest.approx(12.0, abs=1e-3)
+    assert volume_of(loaded) == pytest.approx(12.0, abs=1e-3)
 
 
 def test_quads_of_a_text_file_become_triangles(tmp_path):
@@ -82,14 +80,19 @@ def volume_of(mesh: Mesh) -> float:
     return float(np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) / 6)
 
 
-def prism(outline: list[tuple[float, float]], first: int, *, relative: bool) -> str:
+def prism_faces(outline: Outline, first: int) -> tuple[list[list[int]], list[tuple[float, float, float]]]:
     """A prism of height 1 over an outline; its base and its top are one polygon each, starting at corner `first`."""
     count = len(outline)
     around = [(corner + first) % count for corner in range(count)]
     faces = [around[::-1], [corner + count for corner in around]]
     faces += [[i, (i + 1) % count, (i + 1) % count + count, i + count] for i in range(count)]
-    lines = [f"v {x} {y} {z}" for z in (0, 1) for x, y in outline]
-    shift = -2 * count if relative else 1
+    return faces, [(x, y, z) for z in (0, 1) for x, y in outline]
+
+
+def prism(outline: Outline, first: int, *, relative: bool) -> str:
+    faces, corners = prism_faces(outline, first)
+    shift = -len(corners) if relative else 1
+    lines = ["v " + " ".join(map(str, corner)) for corner in corners]
     return "\n".join([*lines, *("f " + " ".join(str(corner + shift) for corner in face) for face in faces), ""])
 
 
@@ -97,9 +100,8 @@ def prism(outline: list[tuple[float, float]], first: int, *, relative: bool) -> 
 @pytest.mark.parametrize("turned", [False, True])
 def test_polygons_that_are_not_convex_do_not_fold(first: int, turned: bool, tmp_path: Path) -> None:
     # An L, then a frame: a square with a cut to its square hole. From some corners, a fan would leave the outline.
-    angle = [(0, 0), (3, 0), (3, 1), (1, 1), (1, 2), (0, 2)]
     frame = [(0, 0), (3, 0), (3, 3), (0, 3), (0, 0), (1, 1), (1, 2), (2, 2), (2, 1), (1, 1)]
-    for outline, area in ((angle, 4.0), (frame, 8.0)):
+    for outline, area in ((L_SHAPE, 4.0), (frame, 8.0)):
         text = prism(outline, first % len(outline), relative=False)
         if turned:  # y up instead of z
             text = "\n".join(
@@ -163,16 +165,6 @@ def test_lines_that_are_wrong_are_named(line: str, tmp_path: Path) -> None:
         Mesh.load(tmp_path / "part.obj")
 
 
-def test_a_text_that_ends_within_its_last_solid_is_refused(tmp_path: Path) -> None:
-    solid = trimesh.exchange.stl.export_stl_ascii(trimesh.creation.box((1.0, 1.0, 1.0)))
-    text = f"{solid}\n{solid}\n"
-    (tmp_path / "parts.stl").write_text(text)
-    assert len(Mesh.load(tmp_path / "parts.stl")) == 24
-    (tmp_path / "parts.stl").write_text(text[:-300])
-    with pytest.raises(InvalidArgument, match=r"parts.stl: expected \d+ whole triangles, got 12; the file may be"):
-        Mesh.load(tmp_path / "parts.stl")
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("damage", ["empty", "junk", "cut"])
 def test_damaged_files_are_refused(tmp_path, kind, damage):
@@ -193,9 +185,6 @@ def test_files_of_points_and_of_nothing_finite_are_refused(tmp_path):
     (tmp_path / "nan.obj").write_text("v nan 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
     with pytest.raises(InvalidArgument, match=r"nan.obj: vertices: expected finite values"):
         Mesh.load(tmp_path / "nan.obj")
-    (tmp_path / "index.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 9\n")
-    with pytest.raises(InvalidArgument, match=r"^path: .*index.obj: "):
-        Mesh.load(tmp_path / "index.obj")
 
 
 @pytest.mark.parametrize("name", ["part.dae", "part", "part.zip"])
@@ -213,31 +202,9 @@ def test_a_missing_file_is_a_missing_file(tmp_path):
         Mesh.load(tmp_path / "none.stl")
 
 
-def test_without_trimesh_the_error_says_what_to_install(tmp_path):
-    (tmp_path / "part.stl").write_bytes(b"")
-    script = (
-        "import sys; sys.modules['trimesh'] = None\n"
-        "from lumigrad.client import Mesh\n"
-        f"try: Mesh.load({str(tmp_path / 'part.stl')!r})\nexcept ImportError as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == (
-        'reading mesh files needs the package "trimesh"; install it with: pip install "lumigrad[mesh]"\n'
-    )
-
-
-def test_the_client_does_not_import_trimesh():
-    script = "import lumigrad.client, sys; print('trimesh' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 def test_names_of_endings_may_be_in_capitals(tmp_path: Path):
     torus().save(tmp_path / "part.STL")
     assert len(Mesh.load(tmp_path / "part.STL")) == len(torus())
-
-
-L_SHAPE = [(0, 0), (3, 0), (3, 1), (1, 1), (1, 2), (0, 2)]
 
 
 def ply(kind: str, faces: list[list[int]], vertices: Sequence[Sequence[float]], rest: bytes = b"") -> bytes:
@@ -256,19 +223,10 @@ def ply(kind: str, faces: list[list[int]], vertices: Sequence[Sequence[float]], 
     return header.encode() + body + struct.pack(f"{order}2i", 0, 1) + rest
 
 
-def prism_faces(first: int) -> tuple[list[list[int]], list[tuple[float, float, float]]]:
-    """A prism over an L: two polygons of six corners, and quads."""
-    count = len(L_SHAPE)
-    around = [(corner + first) % count for corner in range(count)]
-    faces = [around[::-1], [corner + count for corner in around]]
-    faces += [[i, (i + 1) % count, (i + 1) % count + count, i + count] for i in range(count)]
-    return faces, [(x, y, z) for z in (0, 1) for x, y in L_SHAPE]
-
-
 @pytest.mark.parametrize("kind", ["ascii", "binary_little_endian", "binary_big_endian"])
 @pytest.mark.parametrize("first", range(6))
 def test_polygons_of_ply_files_may_be_mixed_and_not_convex(kind: str, first: int, tmp_path: Path) -> None:
-    (tmp_path / "part.ply").write_bytes(ply(kind, *prism_faces(first)))
+    (tmp_path / "part.ply").write_bytes(ply(kind, *prism_faces(L_SHAPE, first)))
     loaded = Mesh.load(tmp_path / "part.ply")
     assert volume_of(loaded) == pytest.approx(4.0, abs=1e-5)
     corners = loaded.vertices[loaded.faces].astype(np.float64)
@@ -304,7 +262,7 @@ def test_vertices_of_ply_files_may_have_lists(kind: str, counts: tuple[int, ...]
 
 @pytest.mark.parametrize("kind", ["ascii", "binary_little_endian"])
 def test_ply_files_that_are_wrong_say_what_is(kind: str, tmp_path: Path) -> None:
-    faces, vertices = prism_faces(0)
+    faces, vertices = prism_faces(L_SHAPE, 0)
     path = tmp_path / "part.ply"
 
     def refused(content: bytes, words: str) -> None:
@@ -366,7 +324,7 @@ def test_names_of_solids_in_text_may_be_keywords(tmp_path: Path, name: str, sepa
     np.testing.assert_array_equal(found.faces, expected.faces)
 
 
-@pytest.mark.parametrize("separator", ["\r", " ", "\t\t"])
+@pytest.mark.parametrize("separator", ["\n", "\r", " ", "\t\t"])
 def test_text_stl_need_not_be_in_lines(tmp_path: Path, separator: str) -> None:
     """Lines end with a carriage return alone on old Macs, and some programs write one line."""
     boxes = [trimesh.creation.box((1.0, 2.0, size)) for size in (3.0, 4.0)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,20 +149,6 @@ def test_files_that_are_no_clouds_are_refused(tmp_path):
         Spheres.load(write(tmp_path / "flat.ply", XYZ[:2], ["0 0"]))
     with pytest.raises(FileNotFoundError):
         Spheres.load(tmp_path / "absent.ply")
-
-
-def test_the_missing_extra_is_named(tmp_path):
-    write(tmp_path / "x.ply", XYZ, ["0 0 0"])
-    script = (
-        "import sys; sys.modules['plyfile'] = None\n"
-        "from lumigrad.client import MissingPackage, Spheres\n"
-        "try: Spheres.load('x.ply')\n"
-        "except MissingPackage as error: print(error)\n"
-    )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert said.stdout == (
-        'reading PLY files needs the package "plyfile"; install it with: pip install "lumigrad[io]"\n'
-    )
 
 
 def test_mean_neighbour_distance_ignores_copies_and_strays():

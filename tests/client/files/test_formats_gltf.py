@@ -15,7 +15,7 @@ import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import StoredScene, load_gaussians, read_scene, save_scene
-from support.gaussians.clouds import Cloud, cloud, gaussians_of, same_rotations
+from support.gaussians.clouds import Cloud, cloud, gaussians_of
 from support.gaussians.files import spz_content
 from support.gaussians.gltf_files import HALF_TURN, NAME, Builder, assert_looks, colors, covariances, lone
 from support.workers.forks import lumigrad
@@ -364,9 +364,3 @@ def test_headers_that_do_not_fit_the_file(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(InvalidArgument, match=r"scene\.glb: .*" + said):
             read_scene(path)
-
-
-def test_a_scene_that_came_from_a_ply_file_keeps_its_rotations(tmp_path):
-    made = gaussians_of(cloud(count=50))
-    made.save(tmp_path / "scene.glb")
-    assert same_rotations(load_gaussians(tmp_path / "scene.glb").quats, made.quats) < 1e-3

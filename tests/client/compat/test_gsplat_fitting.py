@@ -75,10 +75,6 @@ class RendererConfig_MixedBatch:
     """Named like gsplat's default renderer."""
 
 
-class RendererConfig_ParallelBatch:
-    """Named like gsplat's other renderer."""
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -9,33 +9,28 @@ from lumigrad.client import InvalidArgument
 from lumigrad.client.datasets import Capture, Points
 from support.files.dataset_files import FOCAL, SIZE, TOP, shots, transforms, write_colmap, write_json
 
+
+def changed(**top: object) -> dict[str, object]:
+    return transforms(shots(1), **{**TOP, **top})
+
+
 WRONG = [
     ({"frames": []}, r"frames: expected at least one frame"),
     ({"frames": [{}]}, r"frames\[0\]\.file_path: expected a text, got nothing"),
+    ({"frames": [{"file_path": "a"}], **TOP}, r"frames\[0\]\.transform_matrix: expected finite numbers of shape"),
+    (transforms(shots(1)), r"frames\[0\]\.w: expected w and h in pixels, or the photograph images/photo_0\.jpg"),
+    (transforms(shots(1), w=640, fl_x=500), r"frames\[0\]\.h: expected w and h in pixels, or neither"),
+    (transforms(shots(1), h=480, fl_x=500), r"frames\[0\]\.w: expected w and h in pixels, or neither"),
+    (transforms(shots(1), w=1.5, h=2), r"frames\[0\]\.w: expected a whole number of pixels >= 1, got 1\.5"),
+    (transforms(shots(1), w=1, h=2), r"frames\[0\]\.fl_x: expected a focal length in pixels, or camera_angle_x"),
+    (changed(fl_x=-1), r"frames\[0\]\.fl_x: expected a focal length in pixels > 0"),
+    (changed(cx="a"), r"frames\[0\]\.cx: expected a finite number, got 'a'"),
     (
-        {"frames": [{"file_path": "a"}], **TOP},
-        r"frames\[0\]\.transform_matrix: expected finite numbers of shape",
-    ),
-    ({**transforms(shots(1))}, r"frames\[0\]\.w: expected w and h in pixels, or the photograph images/photo_0\.jpg"),
-    ({**transforms(shots(1), w=640, fl_x=500)}, r"frames\[0\]\.h: expected w and h in pixels, or neither"),
-    ({**transforms(shots(1), h=480, fl_x=500)}, r"frames\[0\]\.w: expected w and h in pixels, or neither"),
-    ({**transforms(shots(1), w=1.5, h=2)}, r"frames\[0\]\.w: expected a whole number of pixels >= 1, got 1\.5"),
-    ({**transforms(shots(1), w=1, h=2)}, r"frames\[0\]\.fl_x: expected a focal length in pixels, or camera_angle_x"),
-    (
-        {**transforms(shots(1), **{**TOP, "fl_x": -1})},
-        r"frames\[0\]\.fl_x: expected a focal length in pixels > 0",
-    ),
-    ({**transforms(shots(1), **{**TOP, "cx": "a"})}, r"frames\[0\]\.cx: expected a finite number, got 'a'"),
-    (
-        {**transforms(shots(1), **{**TOP, "camera_model": "EQUIRECTANGULAR"})},
+        changed(camera_model="EQUIRECTANGULAR"),
         r"frames\[0\]\.camera_model: the camera model EQUIRECTANGULAR is not supported; expected SIMPLE_PINHOLE",
     ),
     (
-        {**transforms(shots(1), **{**TOP, "camera_model": "THIN_PRISM_FISHEYE", "p1": 0.1})},
-        r"frames\[0\]\.camera_model: THIN_PRISM_FISHEYE is supported without p1",
-    ),
-    (
-        {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV", "k4": 0.1})},
+        changed(camera_model="OPENCV", k4=0.1),
         r"frames\[0\]\.k4: expected 0 unless camera_model is a fisheye or FULL_OPENCV, got 0\.1",
     ),
     ([], r"expected a list of at least one camera, got list"),

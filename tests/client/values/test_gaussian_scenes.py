@@ -46,12 +46,8 @@ def test_every_output_has_its_shape_and_type(client):
 def test_a_scene_is_stored_under_its_content_and_comes_back(client):
     for scene in (cloud(), cloud(2, sh=False), covariances()):
         handle = client.put(scene)
-        assert (handle.kind, handle.count, handle.nbytes, handle.scene) == (
-            "gaussians",
-            len(scene),
-            scene.nbytes,
-            scene,
-        )
+        told = (handle.kind, handle.count, handle.nbytes, handle.scene)
+        assert told == ("gaussians", len(scene), scene.nbytes, scene)
         assert client.put(Gaussians(**{**dict.fromkeys(("quats", "scales")), **scene.tensors})) == handle
         assert handle in client.list()
         downloaded = client.get(handle.scene_id, with_tensors=True).scene
@@ -87,32 +83,16 @@ def test_tensors_are_replaced_by_name(client):
         client.update(second, colors=np.zeros((COUNT, 3)))
 
 
-WANTED = (
-    "means",
-    "quats",
-    "scales",
-    "opacities",
-    "sh",
-    "background",
-    "cameras",
-    "transforms",
-    "means2d",
-    "means2d_abs",
-)
+TENSORS = ("means", "quats", "scales", "opacities", "sh")
+WANTED = (*TENSORS, "background", "cameras", "transforms", "means2d", "means2d_abs")
 
 
 def test_gradients_have_the_shapes_of_their_inputs(client):
     scene = cloud()
     transforms = [Transform(0, 10, np.eye(4)), (20, 30, np.eye(4))]
-    per_camera = {
-        "camera_rotation": (3, 3),
-        "camera_translation": (3,),
-        "camera_intrinsics": (4,),
-        "camera_pose": (6,),
-        "means2d": (COUNT, 2),
-        "means2d_abs": (COUNT, 2),
-    }
-    expected = {name: scene.tensors[name].shape for name in WANTED[:5]} | {"background": (3,), "transforms": (2, 4, 4)}
+    per_camera = {"camera_rotation": (3, 3), "camera_translation": (3,), "camera_intrinsics": (4,), "camera_pose": (6,)}
+    per_camera |= {"means2d": (COUNT, 2), "means2d_abs": (COUNT, 2)}
+    expected = {name: scene.tensors[name].shape for name in TENSORS} | {"background": (3,), "transforms": (2, 4, 4)}
     for cameras, leading in ((orbit(1)[0], ()), (orbit(2), (2,))):
         frame = client.render(scene, cameras, transforms=transforms, background=(1, 0, 0))
         found = frame.backward(np.ones_like(frame.color), wanted=WANTED)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Transform
 from lumigrad.client.settings.gaussians import GaussianSettings
@@ -93,17 +94,6 @@ def test_scenes_that_do_not_go_together_are_refused():
         Gaussians(**colored()).with_sh_degree(1)
 
 
-def rotation_of(quaternion):
-    w, x, y, z = quaternion.astype(float) / np.linalg.norm(quaternion.astype(float))
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
 SHEARED = np.array([[1.2, 0.3, 0, 1], [-0.2, 0.7, 0.5, -2], [0.1, -0.4, 1.5, 3], [0, 0, 0, 1]])
 TURNED = np.array([[0, -2.5, 0, 1], [2.5, 0, 0, -2], [0, 0, 2.5, 3], [0, 0, 0, 1]])
 
@@ -116,8 +106,8 @@ def test_a_transformed_scene_has_transformed_moments(matrix):
     np.testing.assert_allclose(moved.means, scene.means @ linear.T + matrix[:3, 3], rtol=1e-5, atol=1e-5)
 
     def covariances(of):
-        turns = [rotation_of(quaternion) for quaternion in of.quats]
-        return np.stack([r @ np.diag(s.astype(float) ** 2) @ r.T for r, s in zip(turns, of.scales, strict=True)])
+        axes = Rotation.from_quat(of.quats[:, [1, 2, 3, 0]]).as_matrix() * of.scales[:, None].astype(float)
+        return axes @ axes.transpose(0, 2, 1)
 
     expected = linear @ covariances(scene) @ linear.T
     np.testing.assert_allclose(covariances(moved), expected, rtol=1e-4, atol=1e-5)
@@ -166,43 +156,36 @@ def test_no_gaussians_are_a_scene():
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "text"),
+    ("change", "text"),
     [
-        ({"means": np.zeros((4, 2))}, "means", "expected shape [N, 3], got [4, 2]"),
-        ({"quats": np.zeros((4, 3))}, "quats", "expected shape [4, 4], got [4, 3]"),
+        ({"means": np.zeros((4, 2))}, "means: expected shape [N, 3], got [4, 2]"),
+        ({"quats": np.zeros((4, 3))}, "quats: expected shape [4, 4], got [4, 3]"),
         (
             {"scales": np.full((4, 3), -2.0)},
-            "scales",
-            "expected values >= 0, the smallest is -2.0; apply exp to logarithms",
+            "scales: expected values >= 0, the smallest is -2.0; apply exp to logarithms",
         ),
         (
-            {"opacities": [0, 0.5, 1, 1.5]},
-            "opacities",
-            "expected values in [0, 1], got 0.0 to 1.5; apply the sigmoid to logits",
+            {"opacities": [0, 0, 0, 1.5]},
+            "opacities: expected values in [0, 1], got 0.0 to 1.5; apply the sigmoid to logits",
         ),
-        ({"opacities": [0, 0, 0, np.nan]}, "opacities", "expected finite values, 1 of 4 are NaN"),
-        ({"sh": np.zeros((4, 3))}, "sh", "expected shape [4, K, D], got [4, 3]"),
+        ({"opacities": [0, 0, 0, np.nan]}, "opacities: expected finite values, 1 of 4 are NaN"),
+        ({"sh": np.zeros((4, 3))}, "sh: expected shape [4, K, D], got [4, 3]"),
         (
             {"sh": np.zeros((4, 3, 3))},
-            "sh",
-            "expected shape [.., N, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1, got [4, 3, 3]",
+            "sh: expected shape [.., N, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1, got [4, 3, 3]",
         ),
-        ({"sh": None}, "sh", "expected either sh or colors, got neither"),
-        ({"colors": np.zeros((4, 3))}, "sh", "expected either sh or colors, got both"),
-        ({"sh": None, "colors": np.zeros((2, 3, 3))}, "colors", "expected shape [C, 4, D], got [2, 3, 3]"),
-        ({"quats": None}, "quats", "expected quats and scales, or covariances instead of both, got none"),
-        (
-            {"covariances": np.zeros((4, 6))},
-            "covariances",
-            "expected either covariances or quats and scales, got both",
-        ),
+        ({"sh": None}, "sh: expected either sh or colors, got neither"),
+        ({"colors": np.zeros((4, 3))}, "sh: expected either sh or colors, got both"),
+        ({"sh": None, "colors": np.zeros((2, 3, 3))}, "colors: expected shape [C, 4, D], got [2, 3, 3]"),
+        ({"quats": None}, "quats: expected quats and scales, or covariances instead of both, got none"),
+        ({"covariances": np.zeros((4, 6))}, "covariances: expected either covariances or quats and scales, got both"),
     ],
-)  # fmt: skip
-def test_refusals_name_the_argument_what_was_expected_and_what_came(change, field, text):
+)
+def test_refusals_name_the_argument_what_was_expected_and_what_came(change, text):
     with pytest.raises(InvalidArgument) as refused:
         Gaussians(**{**arrays(), **change})
-    assert str(refused.value) == f"{field}: {text}"
-    assert [violation.field for violation in refused.value.violations] == [field]
+    assert str(refused.value) == text
+    assert [violation.field for violation in refused.value.violations] == [text.partition(":")[0]]
 
 
 @pytest.mark.parametrize(

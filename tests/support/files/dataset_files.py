@@ -58,23 +58,10 @@ def shots(count: int = 5, seed: int = 0) -> list[Shot]:
 
 
 def write_cameras_json(path: Path, taken: list[Shot], width: int, height: int, focal: tuple[float, float]) -> None:
-    path.write_text(
-        json.dumps(
-            [
-                {
-                    "id": k,
-                    "img_name": Path(shot.file).stem,
-                    "width": width,
-                    "height": height,
-                    "position": shot.place.tolist(),
-                    "rotation": shot.axes.tolist(),
-                    "fx": focal[0],
-                    "fy": focal[1],
-                }
-                for k, shot in enumerate(taken)
-            ]
-        )
-    )
+    lens = {"width": width, "height": height, "fx": focal[0], "fy": focal[1]}
+    poses = [{"position": shot.place.tolist(), "rotation": shot.axes.tolist()} for shot in taken]
+    entries = [{"id": k, "img_name": Path(taken[k].file).stem, **pose, **lens} for k, pose in enumerate(poses)]
+    path.write_text(json.dumps(entries))
 
 
 def transforms(taken: list[Shot], **top: object) -> dict[str, object]:

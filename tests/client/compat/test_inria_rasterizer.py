@@ -295,3 +295,66 @@ def test_a_number_is_the_background_of_all_channels(rasterizer):
         InvalidArgument, match=r"^raster_settings.bg: expected shape \[3\], got one number out of a ten"
     ):
         rasterizer(settings(bg=coloured[0, 0]))(**scene())
+
+
+def test_a_loop_that_tracks_a_camera_and_maps_its_scene_converges(rasterizer):
+    """SplaTAM's loop: a camera at the origin, a pose that moves the centres, and colours that hold depth."""
+    view, film = torch.eye(4), settings().projmatrix
+    film = torch.linalg.inv(settings().viewmatrix) @ film
+    camera = settings(
+        viewmatrix=view[None], projmatrix=(view @ film)[None], campos=torch.zeros(3), sh_degree=0, bg=torch.zeros(3)
+    )
+    given = {name: tensor.detach() for name, tensor in scene().items()}
+    center, turn = given["means3D"] + torch.tensor([0, 0, 2.0]), torch.tensor([0.99, 0.05, -0.08, 0.03])
+    shift = torch.tensor([0.08, -0.05, 0.1])
+
+    def render(pose, moved, colors, logits):
+        w, *axis = torch.nn.functional.normalize(pose, dim=0)
+        axis = torch.stack(axis).expand_as(center)
+        turned = center + 2 * torch.linalg.cross(axis, torch.linalg.cross(axis, center) + w * center)
+        means2D = torch.zeros_like(center, requires_grad=True) + 0
+        means2D.retain_grad()
+        body = {
+            "means3D": turned + moved,
+            "rotations": given["rotations"],
+            "opacities": torch.sigmoid(logits),
+            "scales": torch.exp(torch.full((COUNT, 1), -1.5)).tile(1, 3),
+            "means2D": means2D,
+        }
+        image, radius, _ = rasterizer(raster_settings=camera)(**body, colors_precomp=colors)
+        depth = body["means3D"][:, 2:]
+        planes, _, _ = rasterizer(raster_settings=camera)(
+            **body, colors_precomp=torch.cat([depth, torch.ones_like(depth), depth**2], -1)
+        )
+        return image, planes, radius, means2D
+
+    def loss(*scene):
+        image, planes, radius, means2D = render(*scene)
+        seen = target[1][1] > 0.9
+        total = (planes[0] - target[1][0])[seen].abs().mean() + (image - target[0]).abs().mean()
+        return total, radius, means2D
+
+    colors, logits = given["shs"][:, 0], torch.full((COUNT, 1), 2.0)
+    identity = torch.tensor([1.0, 0, 0, 0])
+    target = [each.detach() for each in render(turn, shift, colors, logits)[:2]]
+    pose, moved = (torch.nn.Parameter(value) for value in (identity, torch.zeros(3)))
+    tracked = []
+    optimizer = torch.optim.Adam([pose, moved], lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        total, radius, means2D = loss(pose, moved, colors, logits)
+        total.backward()
+        assert means2D.grad[radius > 0].any()
+        optimizer.step()
+        tracked.append(float(total.detach()))
+    assert tracked[-1] < 0.15 * tracked[0], tracked[:: len(tracked) - 1]
+    painted = torch.nn.Parameter(torch.full((COUNT, 3), 0.5))
+    optimizer = torch.optim.Adam([painted], lr=0.05)
+    mapped = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        total, _, _ = loss(turn, shift, painted, logits)
+        total.backward()
+        optimizer.step()
+        mapped.append(float(total.detach()))
+    assert mapped[-1] < 0.15 * mapped[0], mapped[:: len(mapped) - 1]

@@ -62,13 +62,19 @@ class SlowRender:
         return call
 
     def start_alone(self, process: WorkerProcess, views: int = VIEWS, size: int = SIZE) -> Any:
-        """Start a call once no other is in progress, and wait until it is on the device.
+        """Start a call once no other is in progress, and wait until it is on the device, or even over.
 
         A call in progress could be counted there in its place until it is recorded, even if its reply has arrived.
         """
         wait_for(process, "lumigrad_calls_in_progress", 0)
+        before = process.metric("lumigrad_calls_total")
+
+        def has_begun() -> bool:
+            is_at_work = process.metric("lumigrad_calls_in_stage", stage="device") == 1
+            return is_at_work or process.metric("lumigrad_calls_total") > before
+
         call = self.start(views, size=size)
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        wait_until(has_begun, "a call on the device")
         return call
 
     def cancel(self) -> None:

@@ -53,12 +53,22 @@ def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
     assert result.stdout == ""
 
 
+def has_taken(taken: socket.socket, port: int) -> bool:
+    """Whether a socket could take a port of this machine."""
+    # As workers do it, which take a port whose former connections linger.
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.suppress(OSError):
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        return True
+    return False
+
+
 def test_the_default_port_of_the_metrics_gives_way() -> None:
     with socket.socket() as taken:
-        # The port is taken just as well if another process has it.
-        with contextlib.suppress(OSError):
-            taken.bind(("127.0.0.1", 9464))
-            taken.listen()
+        # The port is taken just as well if another process has it, unless that is about to end.
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: has_taken(taken, 9464), "the default port", seconds=20.0)
         process = ForkedProcess(["serve", "--device", "cpu", "--port", "0"])
         announced = re.search(r"\(metrics (\d+)\)", process.stdout.readline())
         process.send_signal(signal.SIGTERM)

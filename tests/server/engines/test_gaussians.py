@@ -147,7 +147,8 @@ def test_gradients_from_a_context_or_from_scratch_are_the_kernels_own(
     for _ in range(2):
         reply = client.backward(gradients, context_id=rendered.header.context_id, wanted=EVERYTHING)
         same_bits(reply.arrays, local)
-    assert shared_worker.metric("lumigrad_context_bytes") == kept, "backward gives back what it takes beside a state"
+    # States of earlier tests may expire meanwhile.
+    assert shared_worker.metric("lumigrad_context_bytes") <= kept, "backward gives back what it takes beside a state"
     same_bits(client.backward(gradients, spec=spec, wanted=EVERYTHING).arrays, local)
     inline = gaussian_spec(*cameras, **options)
     same_bits(client.backward(gradients, spec=inline, cloud=CLOUD, wanted=EVERYTHING).arrays, local)

@@ -154,7 +154,7 @@ void play(bool is_closed_early) {
 
 int main() {
   // Ends the program if a thread waits forever.
-  alarm(120);
+  alarm(600);
   for (const bool is_closed_early : {false, true}) {
     play(is_closed_early);
     play(is_closed_early);

@@ -104,7 +104,7 @@ def collected(folder: Path, seed: str, *arguments: str) -> list[str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.strip().splitlines()

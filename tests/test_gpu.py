@@ -54,7 +54,7 @@ def test_skipped(): pass
 """
 
 
-def within(folder: Path, seconds: float = 60.0, device: str = "emulation") -> Context:
+def within(folder: Path, seconds: float = 240.0, device: str = "emulation") -> Context:
     return Context(device, folder, time.monotonic() + seconds)
 
 
@@ -105,17 +105,25 @@ def test_a_broken_device_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_commands_end_in_time_and_keep_what_they_wrote(tmp_path: Path) -> None:
-    done = within(tmp_path, 10.0).run(["sh", "-c", "echo so far; sleep 600"])
-    assert done.status == OUT_OF_TIME
+    # The command may begin late on a busy machine.
+    for seconds in (2.0, 20.0, 100.0):
+        done = within(tmp_path, seconds).run(["sh", "-c", "echo so far; sleep 600"])
+        assert done.status == OUT_OF_TIME
+        if "so far" in done.output:
+            break
     assert "so far" in done.output
     assert within(tmp_path).run(["/nowhere/nvcc"]).code == 127
 
 
 def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(context, "_PROGRESS", 0.2)
-    slow = "import time; print('[3/70] Building', flush=True); time.sleep(2)"
-    assert within(tmp_path).run([sys.executable, "-c", slow]).code == 0
-    assert capsys.readouterr().err.count("s: [3/70] Building\n") == 1
+    # Nobody may look in time on a busy machine.
+    for seconds in (1, 10, 50):
+        slow = f"import time; print('[3/70] Building', flush=True); time.sleep({seconds})"
+        assert within(tmp_path).run([sys.executable, "-c", slow]).code == 0
+        if shown := capsys.readouterr().err:
+            break
+    assert shown.count("s: [3/70] Building\n") == 1
 
 
 STEPS = """
@@ -123,7 +131,7 @@ import sys
 from tests.gpu import __main__ as program, runner
 import tests.gpu.bench
 tests.gpu.bench.supervise = lambda context, step, _: runner.supervise(context, step, "support.gpu_cases")
-sys.argv = ["gpu", "bench", "--device", "emulation", "--budget", "60", "--out", sys.argv[1]]
+sys.argv = ["gpu", "bench", "--device", "emulation", "--budget", "600", "--out", sys.argv[1]]
 sys.exit(program.main())
 """
 
@@ -144,8 +152,8 @@ def test_results_outlast_a_kill(
         assert group
     finally:
         process.send_signal(number)
-        process.wait(30)
-    assert not psutil.wait_procs(group, 30)[1]
+        process.wait(150)
+    assert not psutil.wait_procs(group, 150)[1]
     found = read_json(out / "bench.json")
     assert found["cases"]["good"]["status"] == "ok"
     assert read_json(copies / "bench.json") == found
@@ -184,10 +192,10 @@ def test_counts_of_tests_are_written_while_they_run(tmp_path: Path, monkeypatch:
 
 def test_steps_share_the_time(tmp_path: Path) -> None:
     steps = list(program.SHARES)
-    given = [program._context(step, steps, "cuda", tmp_path, time.monotonic() + 1000.0).left() for step in steps]
-    assert given == pytest.approx([1000 * program.SHARES[step] for step in steps], abs=1.0)
-    alone = program._context("bench", ["bench"], "cuda", tmp_path, time.monotonic() + 1000.0)
-    assert alone.left() == pytest.approx(1000.0, abs=1.0)
+    given = [program._context(step, steps, "cuda", tmp_path, time.monotonic() + 1e6).left() for step in steps]
+    assert given == pytest.approx([1e6 * program.SHARES[step] for step in steps], abs=100.0)
+    alone = program._context("bench", ["bench"], "cuda", tmp_path, time.monotonic() + 1e6)
+    assert alone.left() == pytest.approx(1e6, abs=100.0)
 
 
 def test_tools_that_are_missing_are_reported(tmp_path: Path, no_tools: Path) -> None:

@@ -44,6 +44,6 @@ def test_another_build_of_the_native_module_can_be_tested(tmp_path: Path, progra
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=250,
     )
     assert completed.stdout.split() == [str(build), "True"], completed.stderr

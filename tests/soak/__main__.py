@@ -34,7 +34,7 @@ from tests.soak.verdict import trends
 RESULTS = Path("build/bench/soak.json")
 # Anything that cancelled calls leave behind is gone at rest, and a worker's death is forgotten at once.
 _OPTIONS = (
-    *("--context-seconds", "2", "--training-seconds", "2", "--stall-seconds", "4"),
+    *("--context-seconds", "2", "--training-seconds", "2", "--stall-seconds", "20"),
     *("--lame-duck-seconds", "0.5", "--crash-seconds", "0.1"),
     # A limit that the flood of scenes soon reaches.
     *("--max-scenes", "300"),

@@ -32,7 +32,7 @@ STORM = 0.3
 _CALLS_AT_ONCE = 8
 _PROBE_SECONDS = 0.2
 # Time within which deleted files must be off the disk.
-_SWEEP_SECONDS = 30.0
+_SWEEP_SECONDS = 150.0
 
 
 @dataclass(frozen=True)

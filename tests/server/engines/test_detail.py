@@ -14,30 +14,6 @@ from lumigrad.server.engines.detail import NONE, Detail, Levels, chosen, fitted,
 from lumigrad.server.engines.levels import LevelTable
 from lumigrad.v1 import gaussians_pb2
 
-SIZE = 8
-
-
-@pytest.mark.parametrize(("eps2d", "beside_px"), [(None, 1.2), (9.0, 8.0), (0.0, 0.4)])
-def test_the_blur_of_small_pictures_reaches_beyond_their_edges(eps2d: float | None, beside_px: float) -> None:
-    camera = Camera.opencv(SIZE, SIZE, SIZE / 2, SIZE / 2, np.eye(3), (0, 0, 0), SIZE, SIZE)
-    x = (SIZE / 2 + beside_px) / SIZE
-    one = Gaussians(
-        means=torch.tensor([[x, 0.0, 1.0]]),
-        quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]),
-        scales=torch.full((1, 3), 1e-4),
-        opacities=torch.tensor([0.99]),
-        colors=torch.ones(1, 3),
-    )
-    settings = {} if eps2d is None else {"eps2d": eps2d}
-    is_drawn = bool(gaussians.forward(one, [camera], Settings(**settings), outputs=("alpha",)).outputs["alpha"].any())
-    box = np.float32([[[x, 0, 1], [x, 0, 1]]])
-    may_be = reached(box, [camera], gaussians_pb2.GaussianSettings(**settings))
-    assert may_be[0] or not is_drawn
-    assert is_drawn == bool(eps2d is None or eps2d)
-    far = box + np.float32([SIZE, 0, 0])
-    assert not reached(far, [camera], gaussians_pb2.GaussianSettings(**settings))[0]
-
-
 SETTINGS = {
     "default": {},
     "weak ones": {"alpha_min": 1e-4},
@@ -63,24 +39,16 @@ def test_gaussians_up_to_a_fifth_of_the_picture_lose_nothing(size: int, name: st
         **{key: value for key, value in SETTINGS[name].items() if key != "primitive"},
     )
     drawn = left_out = 0
-    for _ in range(400):
-        place, sigma = (
-            random.uniform(-1, 1, 2) * random.choice([1, 5]),
-            0.19 * random.choice([1e-3, random.uniform(), 1.0]),
-        )
-        one = Gaussians(
-            means=torch.tensor([[*place, 1.0]]).float(),
-            quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]),
-            scales=torch.tensor([[sigma, sigma, 1e-6]]).float(),
-            opacities=torch.ones(1),
-            colors=torch.ones(1, 3),
-        )
-        reach = 3 * np.array([sigma, sigma, 1e-6])
-        middle = np.array([*place, 1.0])
-        box = np.float32([[middle - reach, middle + reach]])
+    for _ in range(200):
+        place = np.array([*random.uniform(-1, 1, 2) * random.choice([1, 3]), 1.0])
+        sizes = 0.19 * random.choice([1e-3, random.uniform(), 1.0]) * np.array([1, 1, 1e-6])
+        means, scales = (torch.from_numpy(values[None]).float() for values in (place, sizes))
+        rest = {"quats": torch.tensor([[1.0, 0, 0, 0]]), "opacities": torch.ones(1), "colors": torch.ones(1, 3)}
+        one = Gaussians(means=means, scales=scales, **rest)
+        box = np.float32([[place - 3 * sizes, place + 3 * sizes]])
         is_drawn = bool(gaussians.forward(one, [camera], settings, outputs=("alpha",)).outputs["alpha"].any())
         may_be = bool(reached(box, [camera], message)[0])
-        assert may_be or not is_drawn, (place, sigma)
+        assert may_be or not is_drawn, (place, sizes)
         drawn, left_out = drawn + is_drawn, left_out + (not may_be)
     assert min(drawn, left_out) > 20
 
@@ -121,7 +89,7 @@ def pixels(levels: LevelTable, camera: Camera) -> np.ndarray:
     return levels.errors * (60 / np.maximum(away, 0.01))[:, None]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: int, seed: int) -> None:
     levels, cameras, settings = table(seed), looking(seed, count), gaussians_pb2.GaussianSettings(max_error_px=3.0)

@@ -11,7 +11,6 @@ import torch
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import CELL, VISITS, Camera, Gaussians, Settings
 from lumigrad.server.engines.occlusion import ScreenBoxes, all_cells, can_hide
-from support.closeness import assert_same_bits
 
 WIDTH, HEIGHT = 100, 61
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -78,7 +77,7 @@ def cells_of(pixels: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_gaussians_are_drawn_on_the_cells_of_their_boxes_alone(seed: int, name: str) -> None:
     random, settings = np.random.default_rng(seed), Settings(**SETTINGS[name])
     camera = looking(random)
@@ -110,9 +109,7 @@ def contained(scene: Gaussians, camera: Camera, settings: Settings) -> tuple[int
         touched = cells_of(alpha.numpy() > 0)
         boxes = ScreenBoxes(bounds[row : row + 1], camera, settings)
         for place in np.argwhere(touched):
-            cell = np.zeros_like(touched)
-            cell[tuple(place)] = True
-            assert boxes.meet(cell)[0], (row, place)
+            assert boxes.meet(one_cell(touched.shape, tuple(place)))[0], (row, place)
         is_known = boxes.near[0] > 0
         assert is_known or boxes.meet(all_cells(camera))[0]
         known += bool(is_known)
@@ -137,7 +134,7 @@ def layers(random: np.random.Generator, camera: Camera, count: int, depth: float
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_boxes_behind_the_closers_of_their_cells_do_not_show(seed: int, name: str) -> None:
     random, settings = np.random.default_rng(seed), Settings(**SETTINGS[name])
     camera = looking(random)
@@ -155,17 +152,13 @@ def test_boxes_behind_the_closers_of_their_cells_do_not_show(seed: int, name: st
     hidden = boxes.behind(closing)
     shown = Gaussians(**{key: value[torch.from_numpy(~hidden)] for key, value in rest.tensors().items()})
     images = ("color", "transmittance", "contributors")
-    assert_same_bits(as_arrays(drawn([front, rest], *images)), as_arrays(drawn([front, shown], *images)))
-    # Boxes that meet a cell are hidden if they are behind it; one cell at a time, this is what `behind` says of all.
+    whole, without = drawn([front, rest], *images), drawn([front, shown], *images)
+    assert all(torch.equal(whole[name], without[name]) for name in images)
+    # Boxes that meet cells are hidden if they are behind all of them.
     in_picture = boxes.meet(all_cells(camera))
-    for box in np.flatnonzero(in_picture):
-        met = [depth for cell, depth in np.ndenumerate(closing) if boxes.meet(one_cell(closing.shape, cell))[box]]
-        assert hidden[box] == (boxes.near[box] > max(met))
+    met = [np.where(boxes.meet(one_cell(closing.shape, cell)), depth, -1) for cell, depth in np.ndenumerate(closing)]
+    np.testing.assert_array_equal(hidden[in_picture], (boxes.near > np.max(met, axis=0))[in_picture])
     assert int((hidden & in_picture).sum()) > 3
-
-
-def as_arrays(outputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in outputs.items()}
 
 
 def one_cell(shape: tuple[int, ...], cell: tuple[int, ...]) -> np.ndarray:
@@ -182,9 +175,7 @@ def test_boxes_cover_the_cells_that_they_meet() -> None:
     some = np.arange(0, len(bounds), 3)
     covered = boxes.covered(some)
     for cell in np.ndindex(*covered.shape):
-        one = np.zeros_like(covered)
-        one[cell] = True
-        assert covered[cell] == boxes.meet(one)[some].any()
+        assert covered[cell] == boxes.meet(one_cell(covered.shape, cell))[some].any()
     assert covered.sum() > 0
     assert not boxes.covered(some[:0]).any()
 

@@ -96,9 +96,7 @@ def test_a_large_field_comes_in_chunks(distances: DistanceClient, shared_worker:
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"size": [1, 1]}, "size", "expected 3 edges above 0"),
-    ({"size": [1, 1, 0]}, "size", "expected 3 edges above 0"),
     ({"size": [1, 1, np.nan]}, "size", "expected 3 edges above 0"),
-    ({"voxel_size": 0}, "voxel_size", "expected a finite value above 0"),
     ({"voxel_size": np.inf}, "voxel_size", "expected a finite value above 0"),
     ({"voxel_size": 1e-3}, "voxel_size", "expected at most 67108864 voxels in the box, got 1000000000"),
     ({"voxel_size": 1e-300}, "voxel_size", "expected at most 2147483647 voxels"),

@@ -58,14 +58,6 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         changed(lambda c: c.opencv.distortion.extend([1, 2, 3])), CLOUD,
         "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2",
     ),
-    (
-        changed(lambda c: c.opencv.distortion.extend([1e200, 1, 0, 0])), CLOUD,
-        "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2 p1 p2 [k3 [k4 k5 k6]] in [-1e+06, 1e+06]",
-    ),
-    (
-        gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE, [0.1, 0, 0, 0], width=32, height=32)), CLOUD,
-        "spec.cameras[0].opencv.distortion", "expected none with model 'fisheye'",
-    ),
     (changed(lambda c: setattr(c.opencv, "fx", 0)), CLOUD, "spec.cameras[0].opencv.fx", "expected a finite focal"),
     (gaussian_spec(opencv_camera(40000, 1), outputs=["alpha"]), CLOUD, "spec.cameras", "expected at most 10000 pixels"),
     (
@@ -81,10 +73,6 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         "spec.cameras[0].inria.position", "expected 3 values, got 2",
     ),
     (
-        changed(lambda c: setattr(c.inria, "tan_fov_y", -1), inria_camera(), semantics=EXACT), CLOUD,
-        "spec.cameras[0].inria.tan_fov_y", "expected a finite value above 0",
-    ),
-    (
         gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE), semantics=EXACT), CLOUD,
         "spec.cameras", "expected pinhole cameras without distortion with semantics 'inria_exact'",
     ),
@@ -97,7 +85,7 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         (gaussian_spec(small(), **{name: value}), CLOUD, f"spec.gaussians.{name}", "expected a")
         for name, value in [
             ("eps2d", -1), ("near", 0), ("far", 0.001), ("radius_clip", -1), ("alpha_min", 0), ("alpha_max", 1),
-            ("transmittance_min", 1), ("scale_modifier", 0), ("eps2d", float("nan")), ("far", float("nan")),
+            ("transmittance_min", 1), ("scale_modifier", 0),
         ]
     ),
     (gaussian_spec(small(), pixel_center=0.25), CLOUD, "spec.gaussians.pixel_center", "expected 0.5 or 0, got 0.25"),
@@ -111,13 +99,11 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
     ),
     (sliced((0, 4), matrix=MATRIX[:15]), CLOUD, "spec.gaussians.transforms[0].matrix", "expected 16 values, got 15"),
     (sliced((0, 4), (4, 21)), CLOUD, "spec.gaussians.transforms[1].end", "expected at most 20, the Gaussians"),
-    (sliced((4, 4)), CLOUD, "spec.gaussians.transforms[0]", "expected a slice with 0 <= begin < end, got [4, 4)"),
     (
         sliced((5, 9), (0, 6)), CLOUD,
         "spec.gaussians.transforms", "expected slices that do not overlap, got [0, 6) and [5, 9)",
     ),
     (sliced((0, 4), matrix=[2.0] * 16), CLOUD, "spec.gaussians.transforms[0]", "expected a rigid 4x4 matrix"),
-    (sliced((0, 4), matrix=[np.nan] * 16), CLOUD, "spec.gaussians.transforms[0]", "expected a rigid 4x4 matrix"),
     (
         gaussian_spec(inria_camera(), transforms=[gaussians_pb2.SliceTransform(end=4, matrix=MATRIX)]), CLOUD,
         "spec.gaussians.transforms", "expected none with Inria's cameras, got 1",
@@ -141,14 +127,12 @@ BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {}, "spec.output_gradients", f"expected at least one of {UPSTREAM}, got none"),
     ({"radii": IMAGE}, {}, "spec.output_gradients[0].name", f"expected one of {UPSTREAM}, each once, got radii"),
     ({"color": IMAGE}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32, 3], got [1, 32, 32]"),
-    ({"depth": COLOR}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32], got [1, 32, 32, 3]"),
     (
         {"means2d": np.ones((1, 19, 2), np.float32)}, {},
         "spec.output_gradients[0].tensor.shape", "expected [1, 20, 2], got [1, 19, 2]",
     ),
     ({"color": COLOR}, {"wanted": ["colors"]}, "spec.wanted", f"expected one of {NAMES}, got colors"),
     ({"color": COLOR}, {"wanted": ["covariances"]}, "spec.wanted", f"expected one of {NAMES}, got covariances"),
-    ({"color": COLOR}, {"wanted": ["near"]}, "spec.wanted", f"expected one of {NAMES}, got near"),
 ]  # fmt: skip
 
 

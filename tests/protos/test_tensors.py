@@ -57,13 +57,9 @@ def test_tensors_are_viewed_in_place() -> None:
 def test_a_writer_takes_no_copy_of_arrays_in_c_order() -> None:
     array = np.zeros((4, 5), np.float32)
     writer = PayloadWriter()
-    writer.add(array)
+    tensor = writer.add(array)
     array[0, 0] = 3
-    assert PayloadReader(payload_of(writer)).read(writer_tensor(array), "tensor")[0, 0] == 3
-
-
-def writer_tensor(array: Any) -> tensor_pb2.Tensor:
-    return PayloadWriter().add(array)
+    assert PayloadReader(payload_of(writer)).read(tensor, "tensor")[0, 0] == 3
 
 
 def test_arrays_in_other_orders_are_rearranged() -> None:

@@ -88,11 +88,6 @@ def test_a_reply_above_the_limit_is_refused_by_the_header(distances: DistanceCli
     )
 
 
-def test_flags_take_a_byte(distances: DistanceClient) -> None:
-    reply = distances.query(WORLD, spheres(1, 20, 1000, 4), outputs=["beyond", "exhausted"])
-    assert reply.header.payload_bytes < 50_000
-
-
 def test_a_field_above_the_limit_of_a_reply_is_refused(distances: DistanceClient) -> None:
     error = failure(lambda: distances.field(scene=WORLD, size=[1, 1, 1], voxel_size=0.01))
     assert violation(error) == (

@@ -140,6 +140,8 @@ def test_tls_ends_at_it(workers: list[WorkerProcess], tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     identity = authority.sign("envoy")
     with envoy([process.target for process in workers], tmp_path, identity) as front:
+        # Envoy warns there of settings that it is going to drop.
+        assert "deprecated" not in front.log.read_text().lower()
         with Client(front.target, tls=authority.certificate, timeout_s=120, retry_s=60) as client:
             assert client.render(client.put(cloud(seed=4)), CAMERA).color.shape == (48, 64, 3)
         with pytest.raises(ConnectionError), Client(front.target, retry_s=0) as client:

@@ -56,21 +56,15 @@ def configuration(targets: Sequence[str], identity: Identity | None = None) -> d
     return config
 
 
-def validate(config: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs Envoy's validation of a configuration."""
-    command = [binary(), "--mode", "validate", "-c", str(_written(config, folder))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-
-
 class Envoy:
     """A running Envoy; `target` is its address for clients."""
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         """Starts Envoy and waits until it reports all workers as healthy."""
-        self._log, admin = folder / "envoy.log", folder / "admin"
+        self.log, admin = folder / "envoy.log", folder / "admin"
         arguments = ["-c", str(_written(config, folder)), "--admin-address-path", str(admin)]
         arguments += ["--concurrency", "1", "--disable-hot-restart", "--file-flush-interval-msec", "50"]
-        with self._log.open("w") as log:
+        with self.log.open("w") as log:
             self.process = subprocess.Popen([binary(), *arguments], stdout=log, stderr=subprocess.STDOUT)
         try:
             self._admin = self._waited_for(admin)
@@ -98,7 +92,7 @@ class Envoy:
 
     def calls(self, method: str = "") -> list[dict[str, Any]]:
         """The finished calls in the access log, of one method if given."""
-        entries = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith('{"')]
+        entries = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith('{"')]
         return [entry for entry in entries if entry["path"].endswith(method)]
 
     def workers_of(self, method: str) -> dict[str, set[str]]:
@@ -133,7 +127,7 @@ class Envoy:
         until = time.monotonic() + _START_SECONDS
         while not condition():
             if self.process.poll() is not None or time.monotonic() > until:
-                raise TimeoutError(f"waited for {what}; Envoy's log:\n{self._log.read_text()[-5000:]}")
+                raise TimeoutError(f"waited for {what}; Envoy's log:\n{self.log.read_text()[-5000:]}")
             time.sleep(0.02)
 
 

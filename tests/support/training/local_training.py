@@ -11,34 +11,14 @@ import torch
 from lumigrad.client import Camera, Client, Gaussians, Spheres
 from lumigrad.client.torch import render_gaussians, render_spheres
 from lumigrad.client.training import Loss, Rate
-
-_WINDOW, _SIGMA, _C1, _C2 = 11, 1.5, 0.01**2, 0.03**2
-
-
-def ssim(picture: torch.Tensor, target_image: torch.Tensor, padding: str) -> torch.Tensor:
-    """Mean structural similarity of [C, H, W, K], by full two-dimensional windows."""
-    x, y = picture.movedim(-1, 1), target_image.movedim(-1, 1)
-    offsets = torch.arange(_WINDOW, dtype=x.dtype) - _WINDOW // 2
-    row = torch.exp(offsets.square() / (-2 * _SIGMA**2))
-    row = row / row.sum()
-    window = (row[:, None] * row).expand(x.shape[1], 1, _WINDOW, _WINDOW)
-
-    def blurred(values: torch.Tensor) -> torch.Tensor:
-        around = _WINDOW // 2 if padding == "same" else 0
-        return torch.nn.functional.conv2d(values, window, padding=around, groups=x.shape[1])
-
-    mean_x, mean_y = blurred(x), blurred(y)
-    spread = blurred(x * x) + blurred(y * y) - mean_x**2 - mean_y**2
-    product = blurred(x * y) - mean_x * mean_y
-    top = (2 * mean_x * mean_y + _C1) * (2 * product + _C2)
-    return (top / ((mean_x**2 + mean_y**2 + _C1) * (spread + _C2))).mean()
+from support.training.losses import similarity
 
 
 def loss_of(loss: Loss, picture: torch.Tensor, target_image: torch.Tensor) -> torch.Tensor:
     """The weighted sum of the terms that compare colours."""
     difference = picture - target_image
     total = loss.l1 * difference.abs().mean() + loss.l2 * difference.square().mean()
-    return total + loss.dssim * (1 - ssim(picture, target_image, loss.padding)) if loss.dssim else total
+    return total + loss.dssim * (1 - similarity(picture, target_image, loss.padding).mean()) if loss.dssim else total
 
 
 class LocalTraining:

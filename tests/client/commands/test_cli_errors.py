@@ -190,11 +190,11 @@ def test_control_c_ends_a_call_that_is_waiting(folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         command = [LUMIGRAD, "info", "--target", f"127.0.0.1:{silent.getsockname()[1]}"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(folder))
-        silent.settimeout(60)
+        silent.settimeout(150)
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == exits.INTERRUPTED
+            assert process.wait(150) == exits.INTERRUPTED
         assert process.stderr.read() == ""
 
 
@@ -220,7 +220,7 @@ def test_a_signal_during_imports_is_not_lost(tmp_path: Path, number: signal.Sign
     try:
         assert process.stdout.readline() == "importing\n"
         process.send_signal(number)
-        assert process.wait(60) == -number
+        assert process.wait(150) == -number
         assert process.stderr.read() == ""
     finally:
         process.kill()

@@ -21,9 +21,9 @@ from support.gaussians.files import sog_files
 # Damage may move Gaussians far away, which is warned about.
 pytestmark = pytest.mark.filterwarnings("error", "ignore::lumigrad.client.errors.PrecisionWarning")
 
-# The same examples in every run, and each within seconds.
+# The same examples in every run, and each in a limited time.
 FUZZ = settings(
-    max_examples=40, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=60_000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -155,7 +155,7 @@ def test_moved_vertices_bring_a_new_report(client: Client) -> None:
 
 
 def test_a_mesh_from_the_spool_is_the_same(tmp_path: Path) -> None:
-    with spooling(tmp_path) as process, Client(process.target, retry_s=30) as client:
+    with spooling(tmp_path) as process, Client(process.target, retry_s=60) as client:
         handle = client.put(table(3))
         moved = client.update(client.put(table()), vertices=table().vertices * np.float32([1, -1, 1]))
         before = [client.query(World(each), IN_TOP).distance for each in (handle, moved)]

@@ -126,7 +126,7 @@ def test_a_lost_scene_without_a_copy_is_an_error(client):
 
 def test_what_a_restarted_worker_lost_is_put_again_updates_included():
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         first = client.put(cloud(108))
         second = client.update(first, colors=np.zeros((30, 3)))
         untouched = client.put(cloud(110))

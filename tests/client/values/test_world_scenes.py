@@ -199,7 +199,7 @@ def test_meshes_are_not_rendered(client):
 
 def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         mesh = client.put(box(1.1))
         deformed = client.update(client.put(box(1.2)), vertices=BOX.vertices * 1.3)
         world = client.update(client.put(world_of(1.4)), poses={"mesh": ASIDE})
@@ -224,7 +224,7 @@ def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
 
 def test_a_restored_world_shows_its_meshes_as_they_were_last():
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         mesh = client.put(box(1.0))
         world = client.put(World([Obstacle(mesh)]))
         for size in (1.2, 1.4):
@@ -245,7 +245,7 @@ def test_a_restored_world_shows_its_meshes_as_they_were_last():
 def test_a_restored_world_of_a_mesh_by_value_shows_its_update_each_time():
     shape = box(1.0)
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         world = client.put(World([Obstacle(shape), Obstacle(box(0.5), ASIDE)]))
         client.update(client.put(shape), vertices=BOX.vertices * 1.4)
         expected = distances(client, world)
@@ -259,7 +259,7 @@ def test_a_restored_world_of_a_mesh_by_value_shows_its_update_each_time():
 
 def test_a_world_whose_mesh_is_nowhere_is_an_error():
     with reserved_port() as port, worker("--device", "cpu", port=port) as process:
-        client = Client(process.target, retry_s=30)
+        client = Client(process.target, retry_s=60)
         mesh = client.get(client.put(box(1.1)).scene_id)
         process.process.kill()
         process.wait()

@@ -77,7 +77,7 @@ def test_an_error_keeps_the_training_of_coroutines_too(
 def test_a_trainer_that_nobody_closed_holds_its_scene_no_longer_than_a_lost_client(client: Client) -> None:
     """The handle, its call and its thread end with the last reference, even while steps are in flight."""
     threads = threading.active_count()
-    with worker("--device", "cpu", "--training-seconds", "1") as process, Client(process.target, retry_s=30) as own:
+    with worker("--device", "cpu", "--training-seconds", "1") as process, Client(process.target, retry_s=60) as own:
         arguments = own.put(LESSON.scene), LESSON.cameras, LESSON.wrapped(client)
         trainer = own.trainer(*arguments, rates=RATES)
         next(trainer.steps(20))

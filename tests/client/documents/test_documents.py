@@ -192,7 +192,7 @@ def test_each_call_moves_the_bytes_that_its_page_gives(worker_process: WorkerPro
     for name, (up, down) in expected.items():
         names[name]()
         received, sent = received + up, sent + down
-        wait_until(partial(lambda least: moved("sent") >= least, sent), f"the bytes of {name}", 10)
+        wait_until(partial(lambda least: moved("sent") >= least, sent), f"the bytes of {name}")
         # Each tensor begins at a multiple of 64 bytes; the gradients of a camera are four small tensors.
         assert 0 <= moved("received") - received < 512 and 0 <= moved("sent") - sent < 512, name
         received, sent = moved("received"), moved("sent")

@@ -112,7 +112,7 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
     # A terminal, on which the demo shows its progress.
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    command = [sys.executable, "-u", EXAMPLES / "demo.py", "--output", tmp_path]
+    command = [sys.executable, "-u", EXAMPLES / "demo.py", "--steps", "100000", "--output", tmp_path]
     demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, start_new_session=True)
     os.close(its)
     said = ""
@@ -138,11 +138,13 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
 def test_a_program_that_is_ended_or_loses_its_terminal_leaves_no_worker(number: signal.Signals, tmp_path: Path):
     # Programs that nohup starts ignore SIGHUP, and so do their children.
     program = f"""
-import signal, local_worker
+import signal, time, local_worker
 signal.signal({int(number)}, signal.SIG_DFL)
 with local_worker.worker(local_worker.Path("log")) as target:
     print(target, flush=True)
-    signal.pause()
+    # A signal just before `signal.pause()` would not end that.
+    while True:
+        time.sleep(0.1)
 """
     environment = {name: value for name, value in os.environ.items() if name != "LUMIGRAD_TARGET"}
     command = [sys.executable, "-c", program]

@@ -124,6 +124,7 @@ def test_searches_find_explanations_before_the_reference(site: Path, page: Any) 
 def test_diagrams_have_the_colours_of_their_page(site: Path, page: Any, scheme: str) -> None:
     # A page remembers its scheme.
     page = page.context.browser.new_page(color_scheme=scheme)
+    page.set_default_timeout(WAIT_S * 1000)
     for name in ("operations", "operations/shared_memory", "training"):
         page.goto((site / f"{name}.html").as_uri())
         shown = page.locator("svg.diagram")

@@ -227,7 +227,7 @@ def test_sigterm_removes_what_is_unfinished(tmp_path: Path) -> None:
     try:
         wait_until(lambda: any(path.stat().st_size for path in tmp_path.iterdir()), "a part of the file")
         process.terminate()
-        assert process.wait(60) == exits.TERMINATED
+        assert process.wait(150) == exits.TERMINATED
     finally:
         process.kill()
     assert process.stderr is not None

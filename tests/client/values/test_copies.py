@@ -40,7 +40,8 @@ from lumigrad.client.aio import AsyncClient
 from lumigrad.client.base.arrays import NamedArrays, Tensors
 from support.meshes.shapes import box
 from support.training.scenes import gaussian_lesson
-from support.workers.worker import WorkerProcess
+from support.workers.slow_render import wait_until
+from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
 SCENE = gaussian_lesson(40).scene
@@ -126,24 +127,26 @@ def test_results(client: Client, way: Callable[[Any], Any]) -> None:
     assert way(step).terms == step.terms and way(step).timings.stages == step.timings.stages
 
 
-def test_a_copy_in_the_same_process_computes_what_it_lacks(client: Client) -> None:
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+def test_a_copy_in_the_same_process_computes_what_it_lacks(make: Callable[[Any], Any]) -> None:
     upstream = np.ones((24, 32, 3), np.float32)
-    for make in (copy.copy, copy.deepcopy):
+    # A worker of its own, since other tests' states may be given back at any time.
+    with worker("--device", "cpu") as process, Client(process.target) as client:
         frame = client.render(SCENE, CAMERA, retain=True)
         found = client.query(WORLD, np.full((3, 4), 0.1), outputs=("distance",), retain=True)
-        states = client.info().contexts
         twin, double = make(frame), make(found)
         # Only the original owns its forward state: releasing a copy frees nothing.
         twin.release()
         double.release()
         del double
-        assert client.info().contexts == states
+        assert client.info().contexts == 2
         expected = frame.backward(upstream, release=True)
         again = twin.backward(upstream)
         for name, gradient in expected.items():
             np.testing.assert_allclose(again[name], gradient, atol=1e-5)
         assert make(found).backward(distance=np.ones(3)).spheres.shape == (3, 4)
         found.release()
+        wait_until(lambda: client.info().contexts == 0)
     deep = copy.deepcopy(frame)
     deep.color[:] = 7.0
     assert frame.color.max() < 7.0

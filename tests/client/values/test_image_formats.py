@@ -126,7 +126,7 @@ def run(worker_process: WorkerProcess, scene: Path) -> Callable[..., subprocess.
     options = ("--size", "64x48", "--target", worker_process.target)
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return lumigrad("render", str(scene), *arguments, *options, folder=scene.parent, timeout=60)
+        return lumigrad("render", str(scene), *arguments, *options, folder=scene.parent)
 
     return command
 

@@ -179,7 +179,7 @@ def test_a_handle_that_is_trained_gets_the_next_version(client: Client) -> None:
 
 def test_a_scene_that_was_read_back_stays(tmp_path: Path) -> None:
     scene = Spheres(np.zeros((4, 3)), np.ones((4, 3)), np.ones(4))
-    with spooling(tmp_path, "--crash-seconds", "0.1") as process, Client(process.target) as client:
+    with spooling(tmp_path, "--crash-seconds", "0.1") as process, Client(process.target, retry_s=60) as client:
         handle = client.put(scene)
         wait_until_written(process)
         kill(process)

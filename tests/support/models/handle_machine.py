@@ -39,7 +39,7 @@ class HandleMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         target = self.place.process.target
-        self.clients = [Client(target, token=TOKENS[tenant], retry_s=60) for tenant in USERS]
+        self.clients = [Client(target, token=TOKENS[tenant], retry_s=100, timeout_s=150) for tenant in USERS]
         self.held: list[Held] = []
         # Tenant and content of the scenes that a client has updated, which other clients may observe.
         self.updated: set[tuple[str, int]] = set()

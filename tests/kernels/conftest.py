@@ -11,13 +11,19 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels._native import Queue
-from support.backends import cuda_devices, emulation
+from support.backends import cuda_devices, emulation, engines, gaussian_engines, mesh_engines
 from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.deferral import deferred
 from support.backends.density_machines import MACHINES
 
 # Orders of threads in `make test-all`.
 THREAD_SEEDS = 16
+DEVICES = {
+    "gaussians": gaussian_engines.device_on,
+    "sensors": gaussian_engines.device_on,
+    "spheres": engines.device_on,
+    "meshes": mesh_engines.device_on,
+}
 
 
 @pytest.fixture
@@ -81,16 +87,14 @@ def cuda(request: pytest.FixtureRequest) -> CudaDevice:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest, cuda: CudaDevice) -> Device:
-    """A fresh engine on `cuda`, which the function `device_on` of the module makes."""
-    made: Device = request.module.device_on(cuda)
-    return made
+    """A fresh engine on `cuda`, of the kind of the test's folder."""
+    return DEVICES[request.path.parent.name](cuda)
 
 
 @pytest.fixture
 def emulation_device(request: pytest.FixtureRequest, emulated_cuda: CudaDevice) -> Device:
     """The device of `device`, on the emulated device alone."""
-    made: Device = request.module.device_on(emulated_cuda)
-    return made
+    return DEVICES[request.path.parent.name](emulated_cuda)
 
 
 @pytest.fixture(

@@ -47,12 +47,6 @@ LARGE = build("large", Cloud(count=70, scales=(4.0, 9.0), opacities=(0.005, 0.05
 every_case = pytest.mark.parametrize("name", CASES)
 
 
-def device_on(cuda: CudaDevice) -> Device:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
-    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
-
-
 @pytest.fixture(scope="module")
 def usual() -> Callable[..., Run]:
     """Returns results of a fresh engine, computed once for each case and device."""

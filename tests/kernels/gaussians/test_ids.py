@@ -11,12 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lumigrad.kernels import gaussians
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Gaussians, PinholeLens, Settings, backward, forward
-from lumigrad.kernels.gaussians.engine import CudaEngine
-from support.backends.cuda_devices import CudaDevice
-from support.backends.engines import emulated
+from support.backends.cuda_devices import Device
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_same_bits
 from support.gaussians import lidars, surfel_cases
@@ -156,21 +153,11 @@ def test_pixels_without_gaussians_have_none(count: int, settings: dict[str, str]
     np.testing.assert_array_equal(outputs["ids"].numpy(), np.full((2, 25, 33), -1, np.int32))
 
 
-@pytest.mark.parametrize("pair_limit", [None, 0])
-def test_crowded_tiles_and_tiles_that_were_not_listed_have_the_same_ids(
-    pair_limit: int | None, cuda: CudaDevice
-) -> None:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    if pair_limit is not None:
-        engine.session.set_pair_limit(pair_limit)
-    made = Engine(
-        cuda.name,
-        cuda.device,
-        False,
-        emulated(gaussians.forward, engine),
-        emulated(gaussians.backward, engine),
-    )
-    assert_ids(run(made, CROWD, outputs=("ids",)).outputs["ids"], on_film(CROWD.name))
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_crowded_tiles_and_tiles_that_were_not_listed_have_the_same_ids(is_listed: bool, device: Device) -> None:
+    if not is_listed:
+        device.cuda.session.set_pair_limit(0)
+    assert_ids(run(device.engine, CROWD, outputs=("ids",)).outputs["ids"], on_film(CROWD.name))
 
 
 def test_ids_have_no_gradient() -> None:

@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels import gaussians
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import CELL, VISITS, Camera, Gaussians, PinholeLens, Settings, forward
-from lumigrad.kernels.gaussians.engine import CudaEngine
-from support.backends.cuda_devices import CudaDevice
-from support.backends.engines import emulated
+from support.backends.cuda_devices import Device
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_same_bits
 
@@ -128,23 +125,19 @@ def test_nothing_is_visited_where_nothing_is_drawn(count: int, gaussian_engine: 
     assert (outputs["closers"] == -1).all()
 
 
-@pytest.mark.parametrize("pair_limit", [None, 0])
-def test_tiles_that_were_not_listed_have_closers(pair_limit: int | None, cuda: CudaDevice) -> None:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    if pair_limit is not None:
-        engine.session.set_pair_limit(pair_limit)
-    made = Engine(
-        cuda.name, cuda.device, False, emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
-    )
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_tiles_that_were_not_listed_have_closers(is_listed: bool, device: Device) -> None:
+    if not is_listed:
+        device.cuda.session.set_pair_limit(0)
     scene = wall(3000, (2, 6), width=0.7)
-    found = drawn(made, scene, Settings(), "depths", *VISITS)
+    found = drawn(device.engine, scene, Settings(), "depths", *VISITS)
     expected = forward(Gaussians(**scene), [camera()], Settings(), outputs=("depths", *VISITS)).outputs
     on_cpu = cell_depths({name: value.numpy() for name, value in expected.items()})
     # The CPU looks a few Gaussians further before it notices that a pixel has ended.
     np.testing.assert_array_equal(np.isinf(cell_depths(found)), np.isinf(on_cpu))
     assert (cell_depths(found) <= on_cpu).all()
     needed = {key: value[torch.from_numpy(found["visited"][0]).bool()] for key, value in scene.items()}
-    assert_same_bits(images(found), drawn(made, needed, Settings()))
+    assert_same_bits(images(found), drawn(device.engine, needed, Settings()))
 
 
 def test_visits_are_refused_where_there_are_none() -> None:

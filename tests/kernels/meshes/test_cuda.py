@@ -11,7 +11,7 @@ import torch
 from lumigrad.kernels.meshes import Instance, Mesh, Settings, World
 from lumigrad.kernels.meshes.engine import CudaEngine
 from support.backends import cuda_devices
-from support.backends.cuda_devices import CudaDevice, Device
+from support.backends.cuda_devices import Device
 from support.backends.mesh_engines import Engine, cpu, on_cuda
 from support.backends.steady import assert_steady_on_device
 from support.closeness import assert_image, assert_relative, assert_same_bits
@@ -46,11 +46,6 @@ CASES = {case.name: case for case in [*EXACT, *CUROBO]}
 BY_NAME = {case.name: case for case in EXACT}
 every_case = pytest.mark.parametrize("name", CASES)
 every_exact_case = pytest.mark.parametrize("name", BY_NAME)
-
-
-def device_on(cuda: CudaDevice) -> Device:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
 
 
 def everything(engine: Engine, case: MeshCase, world: World | None = None) -> Run:
@@ -89,27 +84,6 @@ def test_order_of_threads_does_not_matter(name: str, thread_seed: int, emulation
     assert_same_bits(actual.outputs, expected.outputs)
     np.testing.assert_array_equal(actual.gradients["spheres"], expected.gradients["spheres"])
     assert_relative("poses", actual.gradients["poses"], expected.gradients["poses"], 1e-6)
-
-
-@pytest.mark.parametrize("sign", ["auto", "winding", "rays"])
-def test_a_mesh_that_moved_is_as_good_as_a_new_one(sign: str, device: Device) -> None:
-    still = shapes.torus(40, 21)
-    x, y, z = still.vertices.T
-    elsewhere = still.moved(np.stack([x + 0.2 * y, y - 0.1 * z, 1.1 * z + 0.05 * np.sin(9 * x)], axis=1))
-    mesh = mesh_of(device.engine, still)
-    first = case_of("before", Placed(still, TURNED, sign=sign), crowd=Crowd(count=15))
-    everything(device.engine, first, World([Instance(mesh, TURNED, sign=sign)]))
-    moved = device.engine.moved(mesh, torch.from_numpy(elsewhere.vertices))
-    assert not moved.rebuilt
-    case = case_of("after", Placed(elsewhere, TURNED, sign=sign), crowd=Crowd(count=15), activation_distance=0.05)
-    actual = everything(device.engine, case, World([Instance(moved, TURNED, sign=sign)]))
-    expected = everything(device.engine, case)
-    for output in ("cost", "distance"):
-        assert_image(actual.outputs[output], expected.outputs[output], 1e-6)
-    assert_relative("spheres", actual.gradients["spheres"], expected.gradients["spheres"], 1e-3)
-    # The original mesh stays where it was.
-    again = everything(device.engine, first, World([Instance(mesh, TURNED, sign=sign)]))
-    np.testing.assert_array_equal(again.outputs["distance"], everything(device.engine, first).outputs["distance"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9])

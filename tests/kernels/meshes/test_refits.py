@@ -15,8 +15,8 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import Instance, Mesh, World
 from lumigrad.kernels.meshes.engine import CudaEngine
-from support.backends.cuda_devices import CudaDevice, Device
-from support.backends.mesh_engines import cpu, on_cuda
+from support.backends.cuda_devices import Device
+from support.backends.mesh_engines import cpu
 from support.closeness import assert_image, assert_same_bits
 from support.meshes import shapes
 from support.meshes.case import MeshCase, MeshShape, Placed
@@ -37,11 +37,6 @@ SOLIDS = {
 SOLIDS["unused vertices"] = MeshShape(
     np.concatenate([SOLIDS["unused vertices"].vertices, [[50.0, 0.0, 0.0]]]), SOLIDS["unused vertices"].faces
 )
-
-
-def device_on(cuda: CudaDevice) -> Device:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
 
 
 @pytest.fixture

@@ -36,12 +36,6 @@ CROWD = build(
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
 
-def device_on(cuda: CudaDevice) -> Device:
-    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
-    forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
-    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
-
-
 def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD, **changes: object) -> Run:
     wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
     return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted, **changes)

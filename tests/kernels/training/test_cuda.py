@@ -9,19 +9,13 @@ import pytest
 import torch
 
 from lumigrad.kernels.training import ACTIVATIONS, ArgumentError, HarmonicsGradient, Parameter, adam_step, image_loss
-from lumigrad.kernels.training.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.steady import assert_steady_on_device
-from support.backends.training_engines import Engine, cpu, on_cuda
+from support.backends.training_engines import cpu, on_cuda
 from support.closeness import assert_relative
 from support.gaussians.colors import harmonics
 from support.training.adam import BETAS, EPSILON, assert_same, copied, numbers, parameter, stepped, used
 from support.training.losses import pair
-
-
-def engine_on(cuda: CudaDevice) -> Engine:
-    return on_cuda(cuda.name, cuda.device, CudaEngine(cuda.native, 0, cuda.current_stream))
-
 
 PARAMETERS = {
     activation: replace(
@@ -32,7 +26,7 @@ PARAMETERS = {
 
 
 def test_the_cpu_steps_the_same(cuda: CudaDevice) -> None:
-    (actual, told), (expected, wanted) = (stepped(one, PARAMETERS, 5) for one in (engine_on(cuda), cpu()))
+    (actual, told), (expected, wanted) = (stepped(one, PARAMETERS, 5) for one in (on_cuda(cuda), cpu()))
     for name, after in expected.items():
         for part, tensor in numbers(after).items():
             assert_relative(part, numbers(actual[name])[part].nan_to_num(), tensor.nan_to_num(), 1e-7)
@@ -40,7 +34,7 @@ def test_the_cpu_steps_the_same(cuda: CudaDevice) -> None:
 
 
 def test_numbers_may_begin_where_four_cannot_be_read_at_once(cuda: CudaDevice) -> None:
-    engine = engine_on(cuda)
+    engine = on_cuda(cuda)
     of = used(parameter("anywhere", (900, 5), "exp"))
     expected, _ = stepped(engine, {"it": of})
 
@@ -57,7 +51,7 @@ def test_numbers_may_begin_where_four_cannot_be_read_at_once(cuda: CudaDevice) -
 
 
 def test_order_of_threads_does_not_matter_to_adam(thread_seed: int, emulated_cuda: CudaDevice) -> None:
-    engine = engine_on(emulated_cuda)
+    engine = on_cuda(emulated_cuda)
     spoilt = {name: replace(one, gradient=one.gradient.clone()) for name, one in PARAMETERS.items()}
     for one in spoilt.values():
         one.gradient[::100] = torch.nan
@@ -90,7 +84,7 @@ def harmonics_parameter(coefficients: int, degree: int) -> tuple[Parameter, Harm
 def test_a_step_by_factors_is_that_by_the_gradient(
     coefficients: int, degree: int, some: bool, cuda: CudaDevice
 ) -> None:
-    engine = engine_on(cuda)
+    engine = on_cuda(cuda)
     of, factors = harmonics_parameter(coefficients, degree)
     of = replace(of, rows=torch.arange(500).remainder(3) > 0 if some else None)
     other = used(parameter("beside", (70, 4), "exp"))
@@ -110,7 +104,7 @@ def test_a_step_by_factors_is_that_by_the_gradient(
 
 
 def test_factors_that_do_not_fit_are_refused(cuda: CudaDevice) -> None:
-    engine = engine_on(cuda)
+    engine = on_cuda(cuda)
     of, factors = harmonics_parameter(4, 1)
     flat = used(parameter("flat", (500, 5)))
     wrong = {
@@ -132,7 +126,7 @@ MASK = torch.linspace(0, 1, 3 * 37 * 45).view(3, 37, 45)
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_the_cpu_compares_images_the_same(padding: str, cuda: CudaDevice) -> None:
-    actual, expected = (one.run(image_loss, *IMAGES, MASK, padding=padding) for one in (engine_on(cuda), cpu()))
+    actual, expected = (one.run(image_loss, *IMAGES, MASK, padding=padding) for one in (on_cuda(cuda), cpu()))
     # The CPU filters along lines first and the device along columns. Either rounds by up to 3e-6.
     assert_relative("gradient", actual.gradient.cpu(), expected.gradient, 5e-6)
     for mine, other in zip(actual.views(), expected.views(), strict=True):
@@ -140,7 +134,7 @@ def test_the_cpu_compares_images_the_same(padding: str, cuda: CudaDevice) -> Non
 
 
 def test_order_of_threads_does_not_matter_to_losses(thread_seed: int, emulated_cuda: CudaDevice) -> None:
-    engine = engine_on(emulated_cuda)
+    engine = on_cuda(emulated_cuda)
     expected = engine.run(image_loss, *IMAGES, MASK)
     emulated_cuda.native.set_seed(thread_seed)
     actual = engine.run(image_loss, *IMAGES, MASK)
@@ -149,7 +143,7 @@ def test_order_of_threads_does_not_matter_to_losses(thread_seed: int, emulated_c
 
 
 def test_a_steady_loop_allocates_nothing(cuda: CudaDevice) -> None:
-    engine = engine_on(cuda)
+    engine = on_cuda(cuda)
 
     def step() -> None:
         stepped(engine, PARAMETERS)

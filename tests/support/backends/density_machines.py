@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from unittest import mock
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -13,6 +11,7 @@ from lumigrad.kernels import _native, density
 from lumigrad.kernels.density.engine import CpuEngine, CudaEngine
 from lumigrad.kernels.functions import Functions
 from support.backends import emulation
+from support.backends.engines import using
 from support.backends.gaussian_engines import instruction_set
 
 # A context in which lumigrad.kernels.density uses an engine; its value is the device for tensors.
@@ -20,31 +19,27 @@ Machine = Callable[[], AbstractContextManager[torch.device]]
 
 
 @contextmanager
-def using(engine: Functions, device: torch.device) -> Iterator[torch.device]:
-    """A context in which calls use this engine."""
-    with ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            if name.startswith(f"{density.__name__}.") and hasattr(module, "engine_for"):
-                stack.enter_context(mock.patch.object(module, "engine_for", lambda _: engine))
+def _on(engine: Functions, device: torch.device) -> Iterator[torch.device]:
+    with using(density, engine):
         yield device
 
 
 def _cpu(isa: str) -> Machine:
     @contextmanager
     def machine() -> Iterator[torch.device]:
-        with instruction_set(isa), using(CpuEngine(), torch.device("cpu")) as device:
+        with instruction_set(isa), _on(CpuEngine(), torch.device("cpu")) as device:
             yield device
 
     return machine
 
 
 def _emulation() -> AbstractContextManager[torch.device]:
-    return using(CudaEngine(emulation.load("_emulation"), 0, lambda: 0), torch.device("cpu"))
+    return _on(CudaEngine(emulation.load("_emulation"), 0, lambda: 0), torch.device("cpu"))
 
 
 def _gpu() -> AbstractContextManager[torch.device]:
     stream = torch.cuda.current_stream
-    return using(CudaEngine(_native, 0, lambda: stream().cuda_stream), torch.device("cuda", 0))
+    return _on(CudaEngine(_native, 0, lambda: stream().cuda_stream), torch.device("cuda", 0))
 
 
 # A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"

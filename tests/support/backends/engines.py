@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TypeVar
 from unittest import mock
 
@@ -13,7 +16,8 @@ from torch import Tensor
 
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
-from support.backends import emulation
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice, Device
 
 Result = TypeVar("Result")
 
@@ -85,10 +89,26 @@ def emulated(function: Callable[..., Result], engine: object) -> Callable[..., R
     return run
 
 
-def _emulation() -> Engine:
-    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+@contextmanager
+def using(package: ModuleType, engine: object) -> Iterator[None]:
+    """Has the functions of an engine's package use this engine, whatever the device of their tensors."""
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{package.__name__}.") and hasattr(module, "engine_for"):
+                stack.enter_context(mock.patch.object(module, "engine_for", lambda _: engine))
+        yield
+
+
+def device_on(cuda: CudaDevice) -> Device:
+    """A fresh engine on a device."""
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
-    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
+
+
+def _emulation() -> Engine:
+    made: Engine = device_on(cuda_devices.emulated()).engine
+    return made
 
 
 # A name per machine. "gpu" carries the marker of the same name; "emulation" runs the kernels for a GPU without one.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lumigrad.kernels import _native, gaussians
 from lumigrad.kernels.gaussians.engine import CudaEngine
-from support.backends import emulation
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice, Device
 from support.backends.engines import emulated
 
 
@@ -87,10 +88,16 @@ def cpu() -> Engine:
     return Engine("cpu", torch.device("cpu"), True)
 
 
-def _emulation() -> Engine:
-    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+def device_on(cuda: CudaDevice) -> Device:
+    """A fresh engine on a device."""
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
-    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
+
+
+def _emulation() -> Engine:
+    made: Engine = device_on(cuda_devices.emulated()).engine
+    return made
 
 
 def _gpu() -> Engine:

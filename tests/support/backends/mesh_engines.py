@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from lumigrad.kernels import _native, meshes
 from lumigrad.kernels.meshes.engine import CudaEngine
-from support.backends import emulation
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice, Device
+from support.backends.engines import using
 from support.backends.gaussian_engines import instruction_set
 
 
@@ -101,20 +102,18 @@ def cpu() -> Engine:
 
 def on_cuda(name: str, device: torch.device, cuda: CudaEngine) -> Engine:
     """A CUDA device, or the emulated one, whose engine is `cuda`."""
+    return Engine(name, device, False, lambda: using(meshes, cuda))
 
-    @contextmanager
-    def within() -> Iterator[None]:
-        """Tensors on `device` go to `cuda`."""
-        with ExitStack() as stack:
-            for module in ("evaluate", "backward", "mesh"):
-                stack.enter_context(mock.patch(f"lumigrad.kernels.meshes.{module}.engine_for", lambda _: cuda))
-            yield
 
-    return Engine(name, device, False, within)
+def device_on(cuda: CudaDevice) -> Device:
+    """A fresh engine on a device."""
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
 
 
 def _emulation() -> Engine:
-    return on_cuda("emulation", torch.device("cpu"), CudaEngine(emulation.load("_emulation"), 0, lambda: 0))
+    made: Engine = device_on(cuda_devices.emulated()).engine
+    return made
 
 
 def _gpu() -> Engine:

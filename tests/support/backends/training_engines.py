@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
-from unittest import mock
 
 import torch
 
 from lumigrad.kernels import _native, training
 from lumigrad.kernels.training.engine import CudaEngine
-from support.backends import emulation
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import using
 from support.backends.gaussian_engines import instruction_set
 
 
@@ -52,23 +52,10 @@ def cpu() -> Engine:
     return Engine("cpu", torch.device("cpu"))
 
 
-def on_cuda(name: str, device: torch.device, cuda: CudaEngine) -> Engine:
-    """A CUDA device, or the emulated one, whose engine is `cuda`."""
-
-    @contextmanager
-    def within() -> Iterator[None]:
-        """Tensors on `device` go to `cuda`."""
-        with ExitStack() as stack:
-            for name, module in list(sys.modules.items()):
-                if name.startswith(f"{training.__name__}.") and hasattr(module, "engine_for"):
-                    stack.enter_context(mock.patch.object(module, "engine_for", lambda _: cuda))
-            yield
-
-    return Engine(name, device, within)
-
-
-def _emulation() -> Engine:
-    return on_cuda("emulation", torch.device("cpu"), CudaEngine(emulation.load("_emulation"), 0, lambda: 0))
+def on_cuda(cuda: CudaDevice) -> Engine:
+    """A fresh engine on a device."""
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    return Engine(cuda.name, cuda.device, lambda: using(training, engine))
 
 
 def _gpu() -> Engine:
@@ -79,6 +66,6 @@ def _gpu() -> Engine:
 # runs the kernels for a GPU without one.
 ENGINES: dict[str, Callable[[], Engine]] = {
     **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
-    "emulation": _emulation,
+    "emulation": lambda: on_cuda(cuda_devices.emulated()),
     "gpu": _gpu,
 }

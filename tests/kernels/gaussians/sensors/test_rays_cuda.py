@@ -11,13 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Gaussians, Settings
-from lumigrad.kernels.gaussians.engine import CudaEngine
-from support.backends import cuda_devices
-from support.backends.cuda_devices import CudaDevice
-from support.backends.engines import emulated
-from support.backends.gaussian_engines import Engine, cpu
+from support.backends.cuda_devices import Device
+from support.backends.gaussian_engines import ENGINES, Engine, cpu
 from support.closeness import assert_image, assert_relative
 from support.gaussians.sensor_cases import RAY_CASES, pose, scene
 
@@ -58,53 +54,47 @@ def assert_same(actual: Made, expected: Made, tolerance: float) -> None:
         assert_relative(name, actual[1][name].numpy(), value.numpy(), tolerance)
 
 
-def engine_of(device: CudaDevice, pair_limit: int | None = None) -> Engine:
-    engine = CudaEngine(device.native, 0, device.current_stream)
-    if pair_limit is not None:
-        engine.session.set_pair_limit(pair_limit)
-    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
-    return Engine(device.name, device.device, False, forward, backward)
-
-
 # The second and the third case have more features than a pixel keeps at a time.
 @pytest.mark.parametrize(
     ("channels", "outputs"), [(3, ("color", "alpha")), (11, IMAGES), (4, ("color", "depth", "normals"))]
 )
-def test_the_cpu_sees_the_same_along_rays(channels: int, outputs: Sequence[str], cuda: CudaDevice) -> None:
-    assert_same(made(engine_of(cuda), channels, outputs), made(cpu(), channels, outputs), 2e-4)
+def test_the_cpu_sees_the_same_along_rays(channels: int, outputs: Sequence[str], device: Device) -> None:
+    assert_same(made(device.engine, channels, outputs), made(cpu(), channels, outputs), 2e-4)
 
 
 @pytest.mark.parametrize("tile_size", [4, 8])
-def test_pixels_outside_of_gsplats_tiles_do_not_see_a_gaussian(tile_size: int, cuda: CudaDevice) -> None:
+def test_pixels_outside_of_gsplats_tiles_do_not_see_a_gaussian(tile_size: int, device: Device) -> None:
     changes = {"tile_bounds": "gsplat", "tile_size": tile_size}
-    assert_same(made(engine_of(cuda), 3, **changes), made(cpu(), 3, **changes), 2e-4)
+    assert_same(made(device.engine, 3, **changes), made(cpu(), 3, **changes), 2e-4)
 
 
-def test_tiles_that_were_not_listed_look_the_same_along_rays(cuda: CudaDevice) -> None:
-    assert_same(made(engine_of(cuda, pair_limit=0), 3), made(engine_of(cuda), 3), 2e-5)
+def test_tiles_that_were_not_listed_look_the_same_along_rays(device: Device) -> None:
+    listed = made(device.engine, 3)
+    device.cuda.session.set_pair_limit(0)
+    assert_same(made(device.engine, 3), listed, 2e-5)
 
 
 @cache
 def in_order() -> Made:
     """Returns the emulation's results in its usual order of threads, before a test changes it."""
-    return made(engine_of(cuda_devices.emulated()), 3, deterministic=True)
+    return made(ENGINES["emulation"](), 3, deterministic=True)
 
 
-def test_order_of_threads_does_not_matter_along_rays(thread_seed: int, emulated_cuda: CudaDevice) -> None:
+def test_order_of_threads_does_not_matter_along_rays(thread_seed: int, emulation_device: Device) -> None:
     first = in_order()
-    emulated_cuda.native.set_seed(thread_seed)
-    again = made(engine_of(emulated_cuda), 3, deterministic=True)
+    emulation_device.native.set_seed(thread_seed)
+    again = made(emulation_device.engine, 3, deterministic=True)
     for one, other in zip(first, again, strict=True):
         for name, value in one.items():
             np.testing.assert_array_equal(other[name].numpy(), value.numpy(), err_msg=name)
 
 
-def test_state_counts_the_rays(emulated_cuda: CudaDevice) -> None:
-    native = emulated_cuda.native
+def test_state_counts_the_rays(emulation_device: Device) -> None:
+    native = emulation_device.native
     native.device_trim(0)
     case = RAY_CASES["opencv"]
     given = Gaussians(**case.scene)
-    _, state = engine_of(emulated_cuda).forward(given, [case.camera()], Settings(**case.settings), retain=True)
+    _, state = emulation_device.engine.forward(given, [case.camera()], Settings(**case.settings), retain=True)
     assert state is not None
     # Origins and directions of the pixels in 3 x 3 whole tiles.
     assert 9 * 256 * 24 < state.kept.bytes <= native.device_bytes(0)

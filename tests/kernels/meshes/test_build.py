@@ -136,16 +136,6 @@ def test_real_meshes_are_seen_as_they_are(path: Path, mesh_engine: Engine) -> No
     assert_image(outputs["distance"][0, 0][sure], seen.distance.numpy()[sure], tolerance)
 
 
-@needs_files
-def test_parts_of_robots_are_solids() -> None:
-    parts = [path for path in FILES if path.parent.name in ("franka", "ur5e", "ur10e")]
-    assert len(parts) > 20
-    for path in parts:
-        shape = mesh_files.load(path)
-        report = Mesh.build(torch.from_numpy(shape.vertices), torch.from_numpy(shape.faces)).report
-        assert report.closed and report.oriented and report.volume > 0, path.name
-
-
 def bent(vertices: Doubles, by: float) -> Doubles:
     """Twists the space and adds a small wave."""
     x, y, z = vertices.T

@@ -9,15 +9,11 @@ import torch
 from support.closeness import assert_image
 from support.meshes import shapes
 from support.meshes.case import CuboidShape, MeshShape
-from support.meshes.cases import ball_grid, settings, sweeps
+from support.meshes.cases import ball_grid
 from support.meshes.obstacles import look, survey
 from support.meshes.rows import cost_of
 from support.meshes.spheres import random_of
 from support.meshes.sweep import samples_of
-
-# Cases that differ only in where the closest point lies are represented by a few.
-DIFFERENT = [case.name for case in [*settings(), *sweeps()]]
-DIFFERENT += ["box", "torus", "long quaternion", "cuboid", "grid", "all kinds", "open box auto", "inside out auto"]
 
 
 def points_around(shape: MeshShape, count: int = 800) -> torch.Tensor:

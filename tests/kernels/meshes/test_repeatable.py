@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.meshes import Settings
+from lumigrad.kernels.meshes import Settings, World
 from support.backends.mesh_engines import Engine, cpu, instruction_set
 from support.backends.steady import assert_steady_on_host
 from support.closeness import assert_image, assert_relative, assert_same_bits
@@ -27,6 +27,14 @@ SOLIDS = (
     Placed(shapes.bowl(), LONG),
     Placed(CuboidShape((0.4, 0.3, 0.2)), TURNED),
 )
+CUROBO = {
+    "semantics": "curobo",
+    "sweep": True,
+    "samples": 4,
+    "max_distance": 0.2,
+    "speed_metric": True,
+    "time_step_s": 0.05,
+}
 CASES = {
     case.name: case
     for case in (
@@ -34,27 +42,16 @@ CASES = {
         case_of("swept", *SOLIDS, crowd=PATH, activation_distance=0.03, sweep=True),
         case_of("most", *SOLIDS, crowd=PATH, activation_distance=0.03, sweep=True, reduction="max"),
         case_of("limited", *SOLIDS, crowd=PATH, activation_distance=0.03, max_distance=0.1),
-        case_of(
-            "as cuRobo",
-            *SOLIDS,
-            crowd=PATH,
-            sweep=True,
-            samples=4,
-            max_distance=0.2,
-            semantics="curobo",
-            speed_metric=True,
-            time_step_s=0.05,
-            activation_distance=0.03,
-        ),
+        case_of("as cuRobo", *SOLIDS, crowd=PATH, activation_distance=0.03, **CUROBO),
     )
 }
 every_case = pytest.mark.parametrize("name", CASES)
 
 
-def everything(engine: Engine, case: MeshCase) -> Run:
+def everything(engine: Engine, case: MeshCase, world: World | None = None) -> Run:
     random = random_of(f"upstream of {case.name}")
     upstream = {name: random.standard_normal(case.shape) for name in ("cost", "distance")}
-    return run(engine, case, outputs=OUTPUTS, upstream=upstream)
+    return run(engine, case, outputs=OUTPUTS, upstream=upstream, world=world)
 
 
 def assert_same(first: Run, second: Run) -> None:
@@ -111,23 +108,13 @@ def test_a_steady_loop_allocates_nothing() -> None:
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
-    engine, cases = cpu(), list(CASES.values())
-    alone = [everything(engine, case) for case in cases]
-    with ThreadPoolExecutor(len(cases)) as pool:
-        for _ in range(2):
-            futures = [pool.submit(everything, engine, case) for case in cases]
-            for future, expected in zip(futures, alone, strict=True):
-                assert_same(expected, future.result())
-
-
-def test_threads_may_share_a_world() -> None:
-    engine, case = cpu(), CASES["swept"]
-    world = world_of(engine, case)
-    expected = run(engine, case, outputs=OUTPUTS)
-    with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(run, engine, case, outputs=OUTPUTS, world=world) for _ in range(6)]
-        for future in futures:
-            assert_same(expected, future.result())
+    """Several threads also share a world."""
+    worlds = {name: world_of(cpu(), case) for name, case in CASES.items()}
+    alone = {name: everything(cpu(), case) for name, case in CASES.items()}
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        pairs = [(name, pool.submit(everything, cpu(), CASES[name], worlds[name])) for name in [*CASES] * 2]
+        for name, future in pairs:
+            assert_same(alone[name], future.result())
 
 
 def test_states_live_as_long_as_they_are_held(mesh_engine: Engine) -> None:

@@ -1,13 +1,12 @@
-"""Worlds: environments, switches, signs, single instances, weights, moved meshes."""
+"""Worlds: signs, shapes that are shared, poses and switches that are changed, gradients of what is not there."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.meshes import OUTPUTS, Cuboid, Instance, Mesh, Settings, World, evaluate
+from lumigrad.kernels.meshes import OUTPUTS, Cuboid, Instance, Mesh, Settings, World, backward, evaluate
 from lumigrad.kernels.meshes.engine import engine_for
 from support.meshes import shapes as mesh_shapes
 from support.meshes.case import MeshShape
@@ -54,14 +53,6 @@ def test_auto_is_the_sign_that_a_mesh_can_have() -> None:
     assert torch.equal(distances(World([Instance(turned, sign="unsigned")]), spheres), wanted.abs())
 
 
-@pytest.mark.parametrize("sign", ["normals", "rays", "winding"])
-def test_signs_agree_about_solids(sign: str) -> None:
-    solid, spheres = mesh(mesh_shapes.ell()), cloud()
-    torch.testing.assert_close(
-        distances(World([Instance(solid, AT, sign=sign)]), spheres), distances(World([Instance(solid, AT)]), spheres)
-    )
-
-
 def test_spheres_that_are_off_are_near_nothing() -> None:
     world, spheres = kinds(), cloud()
     spheres[0, 0, :10, 3] = -0.01
@@ -82,3 +73,26 @@ def test_shapes_are_shared() -> None:
     moved = world.with_poses({0: AT})
     assert moved.instances[0].shape is open_one
     assert open_one.solid(engine, "winding") is open_one.solid(engine, "winding")
+
+
+def test_gradients_of_distances_where_nothing_was_found_do_not_matter() -> None:
+    world, spheres = kinds(), cloud()
+    spheres[0, 0, :10, 3] = -0.01
+    first = evaluate(spheres, world, Settings(), outputs=("distance",), retain=True)
+    nothing = first.outputs["distance"].isinf()
+    assert nothing.any() and first.state is not None
+    given, zero = (torch.where(nothing, value, 1.0) for value in (float("nan"), 0.0))
+    found, expected = (backward(first.state, {"distance": each}, ("spheres", "poses")) for each in (given, zero))
+    for name, gradient in expected.gradients.items():
+        assert torch.equal(found.gradients[name], gradient), name
+
+
+def test_a_world_keeps_what_was_asked_of_the_one_it_comes_from() -> None:
+    world, spheres = kinds(), cloud()
+    before = distances(world, spheres)
+    elsewhere = world.with_poses({0: [5.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 1: [9.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]})
+    assert (distances(elsewhere, spheres) > before).all()
+    assert torch.equal(distances(world, spheres), before)
+    off = elsewhere.with_enabled({0: False, 1: False})
+    assert distances(off, spheres).isinf().all()
+    assert off.instances[0].shape is world.instances[0].shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,34 +74,21 @@ def test_spoiled_argument_is_named(name: str) -> None:
     refused(lambda: forward(**{**arguments(), **changes}), argument, *words)
 
 
+OUT_OF_RANGE: dict[str, tuple[object, ...]] = {
+    "gamma": (0.0, 9e-6, 1.1, math.nan, "a", None),
+    "max_depth": ([20.0], math.inf, math.nan, -1.0),
+    "min_depth": ("0", -1.0, math.nan),
+    "semantics": ("Compat",),
+    "allowed_difference": (-0.1, 1.0, "little"),
+    "max_hits": (-1, 2.5),
+    "n_track": (0, 129),
+    "background_depth": (0.0, 1.0),
+    "deterministic": ("yes",),
+}
+
+
 @pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("gamma", 0.0),
-        ("gamma", 9e-6),
-        ("gamma", 1.1),
-        ("gamma", float("nan")),
-        ("gamma", "a"),
-        ("gamma", None),
-        ("max_depth", [20.0]),
-        ("min_depth", "0"),
-        ("max_depth", float("inf")),
-        ("max_depth", float("nan")),
-        ("min_depth", -1.0),
-        ("min_depth", float("nan")),
-        ("max_depth", -1.0),
-        ("semantics", "Compat"),
-        ("allowed_difference", -0.1),
-        ("allowed_difference", 1.0),
-        ("allowed_difference", "little"),
-        ("max_hits", -1),
-        ("max_hits", 2.5),
-        ("n_track", 0),
-        ("n_track", 129),
-        ("background_depth", 0.0),
-        ("background_depth", 1.0),
-        ("deterministic", "yes"),
-    ],
+    ("argument", "value"), [(name, value) for name in OUT_OF_RANGE for value in OUT_OF_RANGE[name]]
 )
 def test_setting_out_of_range_is_named(argument: str, value: object) -> None:
     options: dict[str, Any] = {"gamma": 0.1, "max_depth": 20.0, argument: value}
@@ -121,7 +109,7 @@ def test_a_near_limit_before_the_film_is_named() -> None:
     [
         ("parameters", lambda: Camera.pulsar(PARAMETERS[:7], 16, 12)),
         ("parameters", lambda: Camera.pulsar([*PARAMETERS, 0.0], 16, 12)),
-        ("parameters", lambda: Camera.pulsar([float("nan"), *PARAMETERS[1:]], 16, 12)),
+        ("parameters", lambda: Camera.pulsar([math.nan, *PARAMETERS[1:]], 16, 12)),
         ("focal", lambda: Camera.pulsar([*PARAMETERS[:6], 0.0, 2.0], 16, 12)),
         ("focal", lambda: Camera.pulsar(PARAMETERS, 16, 12, orthogonal=True)),
         ("sensor", lambda: Camera.pulsar([*PARAMETERS[:7], 0.0], 16, 12)),
@@ -135,7 +123,7 @@ def test_a_near_limit_before_the_film_is_named() -> None:
         ("translation", lambda: Camera.opencv(9.0, 9.0, 8.0, 6.0, EYE, [0.0] * 2, 16, 12)),
         ("fx", lambda: Camera.opencv(0.0, 9.0, 8.0, 6.0, EYE, [0.0] * 3, 16, 12)),
         ("fy", lambda: Camera.opencv(9.0, -9.0, 8.0, 6.0, EYE, [0.0] * 3, 16, 12)),
-        ("cx", lambda: Camera.opencv(9.0, 9.0, float("inf"), 6.0, EYE, [0.0] * 3, 16, 12)),
+        ("cx", lambda: Camera.opencv(9.0, 9.0, math.inf, 6.0, EYE, [0.0] * 3, 16, 12)),
     ],
 )
 def test_impossible_camera_is_named(argument: str, call: Callable[[], object]) -> None:
@@ -185,14 +173,14 @@ def test_compat_differentiates_only_the_colour(output: str) -> None:
     [
         ("radii", 3, 0.0),
         ("radii", 0, -1.0),
-        ("radii", 4, float("nan")),
-        ("radii", 4, float("inf")),
-        ("positions", 2, float("nan")),
-        ("positions", 2, float("inf")),
-        ("colors", 1, float("nan")),
+        ("radii", 4, math.nan),
+        ("radii", 4, math.inf),
+        ("positions", 2, math.nan),
+        ("positions", 2, math.inf),
+        ("colors", 1, math.nan),
         ("opacities", 1, 1.5),
         ("opacities", 1, -0.5),
-        ("opacities", 1, float("nan")),
+        ("opacities", 1, math.nan),
     ],
 )
 def test_values_that_cannot_be_are_found(argument: str, row: int, value: float) -> None:

@@ -60,21 +60,6 @@ def test_opencv_sees_what_is_right_before_the_eye(engine: Engine) -> None:
     assert_image(color[0], reference.stacked("color")[0], 1e-5 + reference.frames[0].rounding.color.numpy()[..., None])
 
 
-def test_opencv_and_pulsar_agree_where_both_can_say_it(engine: Engine) -> None:
-    case = build("both", right_handed=True, min_depth=4.5, width=44, height=36, camera=(0, 0, 0, 0, 0, 0, 4, 2, 3, -2))
-    pulsar = run(engine, case, "exact", outputs=("color", "alpha", "depth", "hits")).outputs
-    focal = 4.0 * 44 / 2
-    camera = Pinhole(np.array([focal, focal, 22.0 - 3, 18.0 + 2]), np.diag([1.0, -1.0, -1.0]), np.zeros(3))
-    cameras = [opencv(camera, 44, 36)]
-    other = run(engine, case, "exact", outputs=("color", "alpha", "depth", "hits"), cameras=cameras).outputs
-    rounding = ExactScene(case).frames[0].rounding
-    decided = ~rounding.undecided.numpy()
-    for name in ("color", "alpha"):
-        tolerance = 1e-5 + 2 * getattr(rounding, name).numpy()
-        assert_image(pulsar[name][0], other[name][0], tolerance[..., None] if name == "color" else tolerance)
-    np.testing.assert_array_equal(pulsar["hits"][0][decided], other["hits"][0][decided])
-
-
 def test_opencv_works_in_compat_too(engine: Engine) -> None:
     case = build("compat opencv", right_handed=True, min_depth=4.5)
     focal = 4.0 * 44 / 2

@@ -72,30 +72,6 @@ def test_fully_tracked_shares_and_background_add_up(engine: Engine) -> None:
     assert_image(weights.sum(-1), alpha, 0.05)
 
 
-def test_ids_and_empty_slots_survive_as_bit_patterns(engine: Engine) -> None:
-    case = CASES["perspective"]
-    info = run(engine, case, "compat", outputs=("info",)).outputs["info"][0]
-    bits = info.view(np.int32)[..., 3::2]
-    assert bits.min() == -1, "empty slots hold the bits of -1, which is a NaN"
-    assert set(np.unique(bits)) >= {0, 1, 2}, "small ids are denormal numbers"
-    assert np.isnan(info[..., 3::2][bits == -1]).all()
-
-
-def test_an_equal_depth_goes_in_front_of_the_older_one(engine: Engine) -> None:
-    ids = run(engine, CASES["equal_depths"], "compat", outputs=("sphere_ids",)).outputs["sphere_ids"][0]
-    deep = ids[ids[..., 0] >= 0]
-    np.testing.assert_array_equal(deep[:, :4], np.broadcast_to([2, 1, 0, -1], deep[:, :4].shape))
-
-
-def test_opacities_of_each_batch_element_are_its_own(engine: Engine) -> None:
-    images = []
-    for index in range(2):
-        case = CASES[f"batch_opacity_{index}"]
-        images.append(run(engine, case, "compat").outputs["color"][0])
-        assert_image(images[-1], expected(case.name)[0].image)
-    assert np.abs(images[0] - images[1]).max() > 0.1
-
-
 def test_gradients_of_several_cameras_are_summed(engine: Engine) -> None:
     cases = [
         build("several", camera=(0.1 * index, 0.0, 0.2, 0.0, 0.05 * index, 0.0, 4.0, 2.0), output_gradient=upstream)
@@ -123,11 +99,3 @@ def test_gradients_of_several_cameras_are_summed(engine: Engine) -> None:
             sums[name] = sums.get(name, 0) + gradients[name]
     for name, total in sums.items():
         assert_of_maximum(name, result.gradients[name], total)
-
-
-@pytest.mark.parametrize("name", ["nothing_visible", "centre_ray"])
-def test_what_the_original_divides_by_zero_is_finite(name: str, engine: Engine) -> None:
-    case = CASES[name]
-    result = run(engine, case, "compat", wanted=wanted_of(case))
-    for gradient in result.gradients.values():
-        assert np.isfinite(gradient).all()

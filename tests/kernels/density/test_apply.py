@@ -7,7 +7,7 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, Parameters, Plan, Statistics, Thresholds, apply, plan, reset_opacities
-from support.training import density_growth, density_reference
+from support.training import density_growth
 from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=17, step=500)
@@ -20,13 +20,6 @@ def planned(parameters: Parameters, revised: bool = False) -> Plan:
     views = torch.ones(count, dtype=torch.int32, device=parameters.device)
     statistics = Statistics(gradient, views, torch.zeros_like(gradient))
     return plan(parameters, statistics, THRESHOLDS[revised], extent=2.0, after_reset=True)
-
-
-def all_in(thresholds: Thresholds, parameters: Parameters) -> Plan:
-    """A plan for rows that all have a gradient."""
-    statistics = Statistics.zeros(parameters)
-    statistics.gradient.fill_(1.0)
-    return plan(parameters, statistics, thresholds, extent=1.0, after_reset=False)
 
 
 def assert_equal(first: Parameters, second: Parameters) -> None:
@@ -75,29 +68,6 @@ def test_children_are_those_of_the_reference(
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
     if kind is gaussians and not revised:
         assert torch.equal(grown.tensors["opacities"][first:].cpu(), cpu.tensors["opacities"][split].repeat(2))
-
-
-def test_two_revised_children_are_as_opaque_as_the_one(density_device: torch.device) -> None:
-    cloud = gaussians(400, device=density_device)
-    cloud.tensors["opacities"][:] = torch.linspace(-4.0, 12.0, 400)
-    grown = apply(all_in(Thresholds(clone_size=0.0, revised_opacity=True, prune_opacity=0.0), cloud), cloud, DRAW)
-    both = 1.0 - torch.sigmoid(grown.parameters.tensors["opacities"].cpu().double()).view(2, 400)
-    one = 1.0 - torch.sigmoid(cloud.tensors["opacities"].cpu().double())
-    torch.testing.assert_close(both[0] * both[1], one, rtol=3e-6, atol=0)
-
-
-def test_children_are_spread_as_what_was_split(density_device: torch.device) -> None:
-    count, one = 20_000, gaussians(1, seed=5)
-    tensors = {name: tensor.repeat(count, *[1] * (tensor.dim() - 1)) for name, tensor in one.tensors.items()}
-    cloud = Parameters({name: tensor.to(density_device) for name, tensor in tensors.items()})
-    grown = apply(all_in(Thresholds(clone_size=0.0, prune_opacity=0.0), cloud), cloud, DRAW).parameters
-    offsets = grown.tensors["means"].cpu().double() - one.tensors["means"].double()
-    expected = density_reference.covariances(one.tensors["quats"], one.tensors["scales"])[0]
-    found = offsets.T @ offsets / (2 * count)
-    deviation = ((expected**2 + torch.outer(expected.diag(), expected.diag())) / (2 * count)).sqrt()
-    assert ((found - expected).abs() < 5.0 * deviation).all()
-    together = (offsets[:count] * offsets[count:]).mean(dim=0)
-    assert (together.abs() < 5.0 * expected.diag() / count**0.5).all(), "siblings lie in the same places"
 
 
 def test_nothing_to_do_gives_copies(density_device: torch.device) -> None:

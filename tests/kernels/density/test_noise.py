@@ -52,14 +52,6 @@ def test_parameters_that_require_gradients_move_too() -> None:
     assert cloud.tensors["means"].requires_grad and not torch.equal(cloud.tensors["means"], before)
 
 
-def test_opaque_ones_stay_and_transparent_ones_move(density_device: torch.device) -> None:
-    cloud = gaussians(64, device=density_device)
-    cloud.tensors["opacities"][:32] = 3.0
-    cloud.tensors["opacities"][32:] = -7.0
-    moved = (noisy(cloud) != cloud.tensors["means"].cpu()).all(dim=1)
-    assert not moved[:32].any() and moved[32:].all()
-
-
 def test_extreme_values_stay_finite(density_device: torch.device) -> None:
     cloud = gaussians(48, device=density_device)
     cloud.tensors["opacities"][:16] = torch.tensor([-1e30, 1e30] * 8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, normals, random_words
 from support.backends.density_machines import SLOWEST
 from support.training import density_random
-from support.training.chi_square import assert_distributed
 
 CPU = torch.device("cpu")
 ONES = 2**32 - 1
@@ -69,30 +66,6 @@ def test_numbers_do_not_depend_on_threads(keep_threads: None, threads: int) -> N
     expected = random_words(Draw(1, 2), 10_000, CPU)
     _native.set_thread_count(threads)
     torch.testing.assert_close(random_words(Draw(1, 2), 10_000, CPU), expected, rtol=0, atol=0)
-
-
-def test_normals_are_normally_distributed() -> None:
-    values = normals(Draw(8, 0), 100_000, CPU).double()
-    edges = torch.linspace(-4.0, 4.0, 81, dtype=torch.float64)
-    below = torch.special.ndtr(edges).numpy()
-    for column in values.unbind(dim=1):
-        counts = np.bincount(torch.bucketize(column.contiguous(), edges).numpy(), minlength=82)
-        assert_distributed(counts, np.diff(np.concatenate([[0.0], below, [1.0]])))
-
-
-@pytest.mark.parametrize("other", ["step", "seed", "stream", "row", "column"])
-def test_numbers_of_other_draws_have_nothing_in_common(other: str) -> None:
-    count = 100_000
-    first = normals(Draw(1, 1), count, CPU)[:, 0]
-    second = {
-        "step": normals(Draw(1, 2), count, CPU)[:, 0],
-        "seed": normals(Draw(2, 1), count, CPU)[:, 0],
-        "stream": normals(Draw(1, 1), count, CPU, stream=1)[:, 0],
-        "row": normals(Draw(1, 1), count, CPU, first=1)[:, 0],
-        "column": normals(Draw(1, 1), count, CPU)[:, 1],
-    }[other]
-    correlation = float((first * second).mean())
-    assert abs(correlation) < 4.75 / math.sqrt(count)
 
 
 @pytest.mark.parametrize(

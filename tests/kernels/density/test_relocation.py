@@ -11,7 +11,6 @@ from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, Parameters, add_gaussians, relocate
 from support.backends.density_machines import SLOWEST
 from support.training import density_relocation
-from support.training.chi_square import assert_distributed
 from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=23, step=900)
@@ -83,17 +82,6 @@ def with_rows(count: int, device: torch.device) -> Parameters:
     cloud = gaussians(count, seed=9, device=device)
     rows = torch.arange(count, dtype=torch.float32, device=device)
     return Parameters({**cloud.tensors, "row": rows[:, None].clone()}, cloud.moments)
-
-
-def test_living_ones_are_drawn_by_their_opacities(density_device: torch.device) -> None:
-    cloud = with_rows(30_000, density_device)
-    cloud.tensors["opacities"][200:] = -15.0
-    before = opacities_of(cloud)
-    relocate(cloud, DRAW)
-    came_from = cloud.tensors["row"].cpu()[:, 0].long()
-    dead = before <= 0.005
-    counts = torch.bincount(came_from[dead], minlength=30_000)
-    assert_distributed(counts.numpy(), torch.where(dead, 0.0, before).numpy())
 
 
 @pytest.mark.parametrize("logit", [-20.0, 5.0])

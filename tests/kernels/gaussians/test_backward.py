@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians.case import Doubles, GaussianCase
-from support.gaussians.cases import build, gsplat_cases, inria_cases, random_of, upstream_of
+from support.gaussians.cases import gsplat_cases, inria_cases, random_of, upstream_of
 from support.gaussians.reference_runs import IMAGES, Reference, ReferenceScene
 from support.gaussians.runs import OUTPUTS, run
 
@@ -111,12 +111,6 @@ def test_outputs_and_gradients_are_the_references(name: str, loss: str, gaussian
         assert_projected(case, result.outputs, known.outputs)
 
 
-def test_one_pixel_is_the_case_it_says(gaussian_engine: Engine) -> None:
-    outputs = run(gaussian_engine, CASES["one_pixel"], outputs=("color", "contributors")).outputs
-    assert outputs["color"].shape == (1, 1, 1, 3)
-    assert outputs["contributors"].item() > 0
-
-
 @pytest.mark.parametrize("name", ["rgb", "three_cameras", "fisheye", "inria_degree_3"])
 def test_projected_means_may_have_gradients_of_their_own(name: str, gaussian_engine: Engine) -> None:
     case = CASES[name]
@@ -154,36 +148,3 @@ def test_touched_gaussians_are_those_that_a_pixel_blended(name: str, gaussian_en
     for key, gradient in result.gradients.items():
         if key in case.tensors and key != "colors":
             assert not gradient[result.touched == 0].any(), key
-
-
-def test_gradients_of_a_batch_are_those_of_its_scenes(gaussian_engine: Engine) -> None:
-    case = CASES["batch"]
-    upstream = upstream_of(case)
-    together = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream=upstream).gradients
-    for index in range(2):
-        tensors = {name: value[index] for name, value in case.tensors.items()}
-        views = slice(2 * index, 2 * index + 2)
-        alone = replace(case, cameras=case.cameras[views], **tensors)
-        part = {name: value[views] for name, value in upstream.items()}
-        gradients = run(gaussian_engine, alone, outputs=LOSSES["usual"], upstream=part).gradients
-        for name in tensors:
-            assert_relative(name, together[name][index], gradients[name], 1e-5)
-
-
-def test_sixty_four_channels_have_the_gradients_of_their_parts(gaussian_engine: Engine) -> None:
-    case = build("many channels")
-    colors = random_of("many").random((60, 64)).astype(np.float32)
-    wide = replace(case, colors=colors)
-    upstream = upstream_of(wide, ("color",))
-    together = run(gaussian_engine, wide, upstream=upstream)
-    sums: dict[str, Doubles] = {}
-    for first in range(0, 64, 16):
-        part = slice(first, first + 16)
-        gradient = {"color": upstream["color"][..., part]}
-        alone = run(gaussian_engine, replace(case, colors=np.ascontiguousarray(colors[:, part])), upstream=gradient)
-        np.testing.assert_allclose(together.outputs["color"][..., part], alone.outputs["color"], rtol=0, atol=1e-6)
-        assert_relative("colors", together.gradients["colors"][:, part], alone.gradients["colors"], 1e-5)
-        for name in ("means", "scales", "opacities"):
-            sums[name] = sums.get(name, 0) + alone.gradients[name].astype(np.float64)
-    for name, expected in sums.items():
-        assert_relative(name, together.gradients[name], expected, 1e-4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,8 +103,3 @@ CASES = {
         _case("moving by steps", ARC, around(60, arc=1.1), row_time="staircase", **_MOVING),
     )
 }
-
-
-def narrowed(case: SensorCase, factor: float) -> SensorCase:
-    """The case with all scales multiplied by `factor`."""
-    return replace(case, scene={**case.scene, "scales": case.scene["scales"] * factor})

@@ -15,7 +15,7 @@ from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, SpinningLida
 from support import refusals
 from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image
-from support.gaussians.lidars import ARC, CASES, ROWS, TABLES, TURN, around, lidar_rays, narrowed, reference_of_lidar
+from support.gaussians.lidars import ARC, CASES, TABLES, TURN, around, lidar_rays, reference_of_lidar
 from support.gaussians.sensor_cases import IMAGES, Known, assert_as_known, known, run
 from support.gaussians.sensors import Exposure
 
@@ -152,25 +152,6 @@ def test_given_rays_replace_those_of_returns() -> None:
     own, given = run(cpu(), case, upstream), run(cpu(), replace(case, rays=rays), upstream)
     assert_image(given.outputs["hit_distance"], own.outputs["hit_distance"], 1e-3)
     assert given.gradients["rays"].any() and not given.gradients["lidar_azimuths"].any()
-
-
-def test_small_gaussians_are_hit_where_they_are() -> None:
-    """The Gaussians are opaque, and in the middle of returns."""
-    case = narrowed(CASES["turn"], 0.05)
-    count = len(ROWS)
-    columns = np.arange(count) * 6
-    azimuths = np.asarray(TURN.column_azimuths)[columns] + np.asarray(TURN.row_azimuth_offsets)
-    distances = np.linspace(2.0, 20.0, count)
-    means = distances[:, None] * np.stack(
-        [np.cos(azimuths) * np.cos(ROWS), np.sin(azimuths) * np.cos(ROWS), np.sin(ROWS)], -1
-    )
-    tensors = {name: value[:count] for name, value in case.scene.items()}
-    tensors |= {"means": torch.tensor(means).float(), "opacities": torch.ones(count)}
-    camera = Camera.sensor(TURN, np.eye(3), np.zeros(3), *TURN.size)
-    made = forward(Gaussians(**tensors), [camera], ALONG, outputs=("alpha", "expected_hit_distance"))
-    rows = np.arange(count)
-    np.testing.assert_allclose(made.outputs["expected_hit_distance"][0].numpy()[rows, columns], distances, rtol=1e-5)
-    np.testing.assert_allclose(made.outputs["alpha"][0].numpy()[rows, columns], 0.99, rtol=1e-5)
 
 
 def test_lidars_that_make_no_sense_are_refused() -> None:

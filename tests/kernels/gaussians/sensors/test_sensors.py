@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +17,8 @@ from support.closeness import assert_image, assert_of_maximum, assert_relative
 from support.gaussians.sensor_cases import (
     CASES,
     END,
-    FISHEYE,
-    FOCAL,
     JACOBIAN_CASES,
     OUTPUTS,
-    PINHOLE,
     START,
     WIDE_FISHEYE,
     Known,
@@ -231,47 +227,6 @@ def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_en
         made = run(gaussian_engine, case, images)
         for key, value in {**made.outputs, **made.gradients}.items():
             assert np.isfinite(value).all(), f"{key} with {bounds}"
-
-
-@pytest.mark.parametrize("kind", ["pinhole", "orthographic", "fisheye", "distorted"])
-def test_by_the_jacobian_sensors_are_opencvs_cameras(kind: str) -> None:
-    """OpenCV's cameras use other formulas, in single precision."""
-    radial, tangential = (-0.1, 0.02, 0.001), (0.001, -0.002)
-    lenses = {
-        "pinhole": PINHOLE,
-        "orthographic": CASES["orthographic"].lens,
-        "fisheye": replace(FISHEYE, radial=()),
-        "distorted": PinholeLens(**FOCAL, radial=radial, tangential=tangential),
-    }
-    lens: Any = lenses[kind]
-    plain = gaussians.Camera.opencv(
-        lens.fx,
-        lens.fy,
-        lens.cx,
-        lens.cy,
-        START[:3, :3],
-        START[:3, 3],
-        48,
-        36,
-        model="pinhole" if kind == "distorted" else kind,
-        distortion=(*radial[:2], *tangential, *radial[2:]) if kind == "distorted" else None,
-    )
-    case = SensorCase(kind, lens, scene(degree=2), START)
-    settings, names = Settings(), ("color", "depth", "radii", "means2d", "conics")
-    wanted = ("means", "quats", "scales", "opacities", "sh", "cameras")
-    made = []
-    for camera in (case.camera(), plain):
-        method = "jacobian" if camera.is_sensor else settings.projection_method
-        outputs, state = cpu().forward(
-            Gaussians(**case.scene), [camera], replace(settings, projection_method=method), outputs=names, retain=True
-        )
-        upstream = {"color": outputs["color"] - 0.4, "depth": 0.1 * outputs["depth"]}
-        made.append((outputs, cpu().backward(state, upstream, wanted)[0]))
-    (ours, our_gradients), (others, other_gradients) = made
-    for name in names:
-        assert_relative(name, ours[name], others[name], 1e-4, 1e-4)
-    for name in (*wanted[:-1], "camera_pose", "camera_intrinsics"):
-        assert_relative(name, our_gradients[name], other_gradients[name], 2e-3, 1e-5)
 
 
 def test_gsplat_differentiates_its_projection_by_the_jacobian(gaussian_engine: Engine) -> None:

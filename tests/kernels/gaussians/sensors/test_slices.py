@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.gaussians import Gaussians, Settings, Transform, backward, forward
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, Transform, backward, forward
+from lumigrad.kernels.gaussians.transforms import cut, poses
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians import lidars
@@ -137,6 +138,12 @@ def test_a_slice_far_from_its_origin_is_placed_exactly(gaussian_engine: Engine) 
     there = run(gaussian_engine, replace(case, scene=tensors, transforms=shifted), upstream)
     here = run(gaussian_engine, replace(case, transforms=near), upstream)
     assert_image(there.outputs["alpha"], here.outputs["alpha"], 2e-3)
+
+
+def test_far_from_the_origin_poses_keep_their_precision() -> None:
+    camera = Camera.opencv(30.0, 31.0, 16.0, 12.0, np.eye(3), [-1e7, -1e7, -1e7 + 3.0], 32, 24)
+    there = poses([camera], cut([Transform(0, 2, pose(0.0, 0.0, 0.0, [1e7] * 3))], 2)).astype(np.float32)
+    np.testing.assert_array_equal(there[0, 0, 9:12], [0.0, 0.0, 3.0])
 
 
 def test_an_end_without_a_rolling_shutter_is_refused() -> None:

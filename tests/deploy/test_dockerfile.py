@@ -137,8 +137,3 @@ def test_code_that_a_gpu_compiled_outlives_its_container() -> None:
     shared, cuda = (compose["services"][f"worker-{kind}"]["volumes"] for kind in ("cpu", "cuda"))
     assert cuda == [*shared, f"cuda-cache:{place}"]
     assert "cuda-cache" in compose["volumes"]
-
-
-def test_the_chart_starts_the_version_of_this_project() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == version

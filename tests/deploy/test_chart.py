@@ -191,7 +191,7 @@ def test_a_worker_that_is_started_so_answers_the_probes(rendered: dict[str, Rend
     process = WorkerProcess(command=(LUMIGRAD, "serve", *options), credentials=credentials)
     try:
         path = rendered["tls and tokens"].container["readinessProbe"]["httpGet"]["path"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{process.metrics_port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{process.metrics_port}{path}", timeout=60) as answer:
             assert answer.status == 200
         token = VALUES["tls and tokens"]["auth"]["tokens"]["lab"]
         with Client(f"localhost:{process.port}", tls=authority.certificate, token=token) as client:

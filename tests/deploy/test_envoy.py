@@ -133,7 +133,7 @@ def test_only_what_clients_need_is_reachable(front: Envoy) -> None:
         assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     # The listener speaks HTTP/2 only, and has no page of metrics.
     with pytest.raises((urllib.error.URLError, OSError)):
-        urllib.request.urlopen(f"http://{front.target}/metrics", timeout=30)
+        urllib.request.urlopen(f"http://{front.target}/metrics", timeout=60)
 
 
 def test_tls_ends_at_it(workers: list[WorkerProcess], tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def uploads_meet_a_dead_worker(folder: Path) -> bool:
     ):
         scenes = [cloud(seed=seed, count=50_000) for seed in range(16)]
         victim.process.kill()
-        victim.process.wait(30)
+        victim.process.wait(100)
         handles = [client.put(scene) for scene in scenes]
         assert all(client.render(handle, CAMERA).color.any() for handle in handles)
         front.wait_for_calls("Put", len(scenes))

@@ -40,8 +40,10 @@ def spheres(shape: tuple[int, int, int]) -> torch.Tensor:
 
 
 @pytest.fixture
-def small_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches have at least 16 rows."""
+def small_launches(monkeypatch: pytest.MonkeyPatch, keep_threads: None) -> None:
+    """Launches have 16 rows or a few more."""
+    # Each thread has at least one, whatever the number of processors.
+    _native.set_thread_count(min(_native.thread_count(), 16))
     # The package's attribute of this name is the function.
     module = importlib.import_module("lumigrad.kernels.meshes.evaluate")
     monkeypatch.setattr(module, "_WORK_AT_ONCE", 64)

@@ -118,7 +118,10 @@ def assert_same(shown: torch.Tensor, settings: Settings, views: int = 1, engine:
 
 
 @pytest.mark.parametrize("views", [1, 3])
-def test_memory_of_a_view_grows_with_what_it_shows(views: int) -> None:
+def test_memory_of_a_view_grows_with_what_it_shows(views: int, keep_threads: None) -> None:
+    # Each thread takes some memory of its own.
+    _native.set_thread_count(2)
+
     def taken(shown: torch.Tensor) -> tuple[int, int]:
         trim(torch.device("cpu"))
         before = _native.pool_bytes()

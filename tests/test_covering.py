@@ -72,10 +72,6 @@ def test_the_pairs_of_an_incomplete_product_are_covered_too() -> None:
     assert pairs(chosen, machines=False) == pairs(some, machines=False)
 
 
-def test_the_choice_is_the_same_each_time() -> None:
-    assert covering(COMBINATIONS) == covering(list(COMBINATIONS))
-
-
 def test_instruction_sets_take_turns_in_tests_without_other_parameters() -> None:
     single = [(machine,) for machine in MACHINES]
     chosen = [[single[index][0] for index in covering(single, f"test_{number}")] for number in range(40)]

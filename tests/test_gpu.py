@@ -118,7 +118,7 @@ def test_commands_end_in_time_and_keep_what_they_wrote(tmp_path: Path) -> None:
 def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(context, "_PROGRESS", 0.2)
     # Nobody may look in time on a busy machine.
-    for seconds in (1, 10, 50):
+    for seconds in (2, 10, 50):
         slow = f"import time; print('[3/70] Building', flush=True); time.sleep({seconds})"
         assert within(tmp_path).run([sys.executable, "-c", slow]).code == 0
         if shown := capsys.readouterr().err:

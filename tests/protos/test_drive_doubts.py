@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Gaussians
 from lumigrad.protos.drive.doubts import doubts, doubts_of_files
 from lumigrad.protos.drive.manifest import Manifest, read_manifest
-from support.driving.scenes import Street, street
+from support.driving.scenes import FORWARD, Street, street
 
 
 @pytest.fixture
@@ -48,35 +51,21 @@ def test_a_scene_that_rests_has_no_doubts(place: Street) -> None:
 
 @pytest.mark.parametrize("angle", [0.0, 0.3, np.pi / 2, 2.0, np.pi])
 def test_cameras_and_rigs_that_turn_about_the_vertical_are_no_doubt(place: Street, angle: float) -> None:
-    turned = [0.0, 0.0, np.sin(angle / 2), np.cos(angle / 2)]
-    forward = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]])
-    about = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
-    place.manifest["trajectories"][0]["poses"] = [[0, 0, 0, *turned], [20, 0, 0, *turned]]
+    about = Rotation.from_rotvec([0, 0, angle])
+    for pose in place.manifest["trajectories"][0]["poses"]:
+        pose[3:] = about.as_quat().tolist()
     for camera in place.manifest["cameras"]:
-        camera["pose_in_rig"]["rotation_xyzw"] = quaternion(about @ forward)
+        camera["pose_in_rig"]["rotation_xyzw"] = (about * Rotation.from_quat(FORWARD)).as_quat().tolist()
     place.write()
     assert said(place) == []
 
 
-def quaternion(rotation: np.ndarray) -> list[float]:
-    """Return the quaternion x y z w of a rotation, by the eigenvector of Bar-Itzhack's matrix."""
-    r = rotation
-    matrix = np.array(
-        [
-            [r[0, 0] - r[1, 1] - r[2, 2], r[0, 1] + r[1, 0], r[0, 2] + r[2, 0], r[2, 1] - r[1, 2]],
-            [r[0, 1] + r[1, 0], r[1, 1] - r[0, 0] - r[2, 2], r[1, 2] + r[2, 1], r[0, 2] - r[2, 0]],
-            [r[0, 2] + r[2, 0], r[1, 2] + r[2, 1], r[2, 2] - r[0, 0] - r[1, 1], r[1, 0] - r[0, 1]],
-            [r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1], r[0, 0] + r[1, 1] + r[2, 2]],
-        ]
-    )
-    return [float(value) for value in np.linalg.eigh(matrix)[1][:, -1]]
+def change(path: str, to: Any) -> Callable[[Any], None]:
+    """Sets a value in a manifest, at a path such as "cameras.0.windshield"."""
+    *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
 
-
-def _set(*path: Any, to: Any) -> Callable[[Any], None]:
     def apply(manifest: Any) -> None:
-        for step in path[:-1]:
-            manifest = manifest[step]
-        manifest[path[-1]] = to
+        reduce(getitem, steps, manifest)[last] = to
 
     return apply
 
@@ -92,61 +81,40 @@ def _times(factor: float) -> Callable[[Any], None]:
     return apply
 
 
-LENS = ("cameras", 0, "intrinsics", "ftheta")
-ROTATION = ("cameras", 0, "pose_in_rig", "rotation_xyzw")
+LENS, TURN, RIG = "cameras.0.intrinsics.ftheta", "cameras.0.pose_in_rig.rotation_xyzw", "trajectories.0.poses"
+AWAY = [[500_000, 5_400_000, 0, 0, 0, 0, 1], [500_020, 5_400_000, 0, 0, 0, 0, 1]]
 ODD: dict[str, tuple[Callable[[Any], None], str]] = {
     "times in milliseconds": (_times(1e-3), "trajectories[0]: the rig moves at 10,000 m/s"),
     "times in nanoseconds": (_times(1e3), "trajectories[0]: the rig takes 2,000 s for 20.0 m"),
-    "rotations of the rig as w x y z": (
-        _set("trajectories", 0, "poses", to=[[0, 0, 0, 1, 0, 0, 0], [20, 0, 0, 0.995, 0, 0, 0.1]]),
-        "trajectories[0].poses: the rig is upside down",
-    ),
-    "rotations of a track as w x y z": (
-        _set("tracks", 0, "poses", to=[[9, 3, 1.6, 1, 0, 0, 0], [9, -3, 1.6, 0.866, 0, 0, 0.5]]),
-        "tracks[0].poses: the object is upside down",
-    ),
-    "a camera with the axes of the rig": (_set(*ROTATION, to=[0, 0, 0, 1]), "cameras[0].pose_in_rig.rotation_xyzw: "
-                                          "the camera looks straight up"),
-    "a camera as w x y z with the axes of the rig": (
-        _set(*ROTATION, to=[1, 0, 0, 0]),
-        "cameras[0].pose_in_rig.rotation_xyzw: the camera looks straight down",
-    ),
-    "a camera with y up": (
-        _set(*ROTATION, to=[0.5, 0.5, 0.5, 0.5]),
-        "cameras[0].pose_in_rig.rotation_xyzw: the camera is upside down",
-    ),
-    "a size as width and height": (
-        _set("cameras", 0, "resolution_hw", to=[160, 70]),
-        "cameras[0].intrinsics.ftheta.principal_point: 79 60.5 is far from the middle of 70x160",
-    ),
-    "a principal point as fractions": (
-        _set("cameras", 1, "intrinsics", "opencv_pinhole", "principal_point", to=[0.5, 0.5]),
-        "cameras[1].intrinsics.opencv_pinhole.principal_point: 0.5 0.5 is far from the middle of 160x96",
-    ),
-    "polynomials of two lenses": (
-        _set(*LENS, "angle_to_pixeldist", to=[0, 40.0]),
-        "cameras[0].intrinsics.ftheta: pixeldist_to_angle and angle_to_pixeldist are not inverse",
-    ),
-    "a polynomial of degrees": (
-        _set(*LENS, "angle_to_pixeldist", to=[0, 80.0 * np.pi / 180]),
-        "cameras[0].intrinsics.ftheta: pixeldist_to_angle and angle_to_pixeldist are not inverse",
-    ),
-    "an object of another time": (
-        _set("time_range_us", to=[10_000_000, 20_000_000]),
-        "tracks[0].timestamps_us: the object is in no frame: it exists from 1000000 to 2500000 us",
-    ),
-    "a box in millimetres": (
-        _set("tracks", 0, "size_m", to=[4500, 2000, 1600]),
-        "tracks[0].size_m: a box of 4500 2000 1600 m has Gaussians of 3.",
-    ),
-    "the world as an object": (
-        _set("tracks", 0, "gaussians", to="world.ply"),
-        "tracks[0].size_m: a box of 4.5 2 1.6 m has Gaussians of",
-    ),
-    "a rig in the coordinates of a map": (
-        _set("trajectories", 0, "poses", to=[[500_000, 5_400_000, 0, 0, 0, 0, 1], [500_020, 5_400_000, 0, 0, 0, 0, 1]]),
-        "trajectories[0].poses: the rig is 5,4",
-    ),
+    "rotations of the rig as w x y z":
+        (change(RIG, [[0, 0, 0, 1, 0, 0, 0], [20, 0, 0, 0.995, 0, 0, 0.1]]), "trajectories[0].poses: the rig is up"),
+    "rotations of a track as w x y z":
+        (change("tracks.0.poses", [[9, 3, 1.6, 1, 0, 0, 0], [9, -3, 1.6, 0.866, 0, 0, 0.5]]),
+         "tracks[0].poses: the object is upside down"),
+    "a camera with the axes of the rig":
+        (change(TURN, [0, 0, 0, 1]), "cameras[0].pose_in_rig.rotation_xyzw: the camera looks straight up"),
+    "a camera as w x y z with the axes of the rig":
+        (change(TURN, [1, 0, 0, 0]), "cameras[0].pose_in_rig.rotation_xyzw: the camera looks straight down"),
+    "a camera with y up":
+        (change(TURN, [0.5, 0.5, 0.5, 0.5]), "cameras[0].pose_in_rig.rotation_xyzw: the camera is upside down"),
+    "a size as width and height":
+        (change("cameras.0.resolution_hw", [160, 70]),
+         "cameras[0].intrinsics.ftheta.principal_point: 79 60.5 is far from the middle of 70x160"),
+    "a principal point as fractions":
+        (change("cameras.1.intrinsics.opencv_pinhole.principal_point", [0.5, 0.5]),
+         "cameras[1].intrinsics.opencv_pinhole.principal_point: 0.5 0.5 is far from the middle of 160x96"),
+    "polynomials of two lenses":
+        (change(f"{LENS}.angle_to_pixeldist", [0, 40.0]),
+         "cameras[0].intrinsics.ftheta: pixeldist_to_angle and angle_to_pixeldist are not inverse"),
+    "an object of another time":
+        (change("time_range_us", [10_000_000, 20_000_000]),
+         "tracks[0].timestamps_us: the object is in no frame: it exists from 1000000 to 2500000 us"),
+    "a box in millimetres":
+        (change("tracks.0.size_m", [4500, 2000, 1600]),
+         "tracks[0].size_m: a box of 4500 2000 1600 m has Gaussians of 3."),
+    "the world as an object":
+        (change("tracks.0.gaussians", "world.ply"), "tracks[0].size_m: a box of 4.5 2 1.6 m has Gaussians of"),
+    "a rig in the coordinates of a map": (change(RIG, AWAY), "trajectories[0].poses: the rig is 5,4"),
 }  # fmt: skip
 
 
@@ -167,9 +135,8 @@ def test_gaussians_off_the_middle_of_their_box_are_said(place: Street) -> None:
 
 
 def test_a_file_in_the_coordinates_of_a_map_with_its_pose_is_no_doubt(place: Street) -> None:
-    away = [[500_000, 5_400_000, 0, 0, 0, 0, 1], [500_020, 5_400_000, 0, 0, 0, 0, 1]]
-    place.manifest["trajectories"][0]["poses"] = away
-    place.manifest["gaussians"][0]["pose"] = {"translation_m": away[0][:3], "rotation_xyzw": [0, 0, 0, 1]}
+    place.manifest["trajectories"][0]["poses"] = AWAY
+    place.manifest["gaussians"][0]["pose"] = {"translation_m": AWAY[0][:3], "rotation_xyzw": [0, 0, 0, 1]}
     place.write()
     assert said(place) == []
 

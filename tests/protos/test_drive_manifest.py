@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -39,105 +41,79 @@ def test_a_windshield_is_read(place: Street) -> None:
     assert (list(glass.horizontal_poly), list(glass.vertical_poly_inverse)) == ([0, 1, 0], [])
 
 
-def change(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
-    """Sets a value in a manifest."""
+def change(path: str, to: Any) -> Callable[[Any], None]:
+    """Sets a value in a manifest, at a path such as "cameras.0.windshield"."""
+    *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
 
     def apply(manifest: Any) -> None:
-        for step in path[:-1]:
-            manifest = manifest[step]
-        manifest[path[-1]] = to
+        reduce(getitem, steps, manifest)[last] = to
 
     return apply
 
 
-def lens_of(manifest: Any) -> dict[str, Any]:
-    """Returns the lens of the first camera."""
-    return manifest["cameras"][0]["intrinsics"]["ftheta"]
-
-
-LENS = ("cameras", 0, "intrinsics", "ftheta")
-BROKEN = {
-    "another format": (change("format", to="x"), 'format: expected one of lumigrad.drive, got "x"'),
-    "a later version": (change("version", to=2), "version: expected a whole number from 1 to 1, got 2"),
-    "no name": (change("scene_id", to=""), 'scene_id: expected a text, got ""'),
-    "a misspelt key": (change("track", to=[]), "track: unknown key; did you mean tracks?"),
-    "a deep misspelt key": (
-        change(*LENS, "max_angel", to=1.0),
-        "cameras[0].intrinsics.ftheta.max_angel: unknown key; did you mean max_angle?",
+LENS, TURN = "cameras.0.intrinsics.ftheta", "cameras.0.pose_in_rig.rotation_xyzw"
+BROKEN: list[tuple[Callable[[Any], object], str]] = [
+    (change("format", "x"), 'format: expected one of lumigrad.drive, got "x"'),
+    (change("version", 2), "version: expected a whole number from 1 to 1, got 2"),
+    (change("scene_id", ""), 'scene_id: expected a text, got ""'),
+    (change("track", []), "track: unknown key; did you mean tracks?"),
+    (change(f"{LENS}.max_angel", 1.0), "cameras[0].intrinsics.ftheta.max_angel: unknown key; did you mean max_angle?"),
+    (change("cameras.1.shutter_type", None), "cameras[1].shutter_type: expected a value"),
+    (change("cameras.0.shutter_type", "ROLLING"), "cameras[0].shutter_type: expected one of"),
+    (change("gaussians.0.file", "gone.ply"), "gaussians[0].file: expected a file that exists"),
+    (change("gaussians.0.file", "../x.ply"), "gaussians[0].file: expected a file inside the scene's folder"),
+    (change("tracks.0.gaussians", "/etc/passwd"), "tracks[0].gaussians: expected a file in"),
+    (
+        change(TURN, [0, 0, 0, 0.9]),
+        "cameras[0].pose_in_rig.rotation_xyzw: expected a quaternion x y z w of length 1",
     ),
-    "a missing field": (change("cameras", 1, "shutter_type", to=None), "cameras[1].shutter_type: expected a value"),
-    "another shutter": (change("cameras", 0, "shutter_type", to="ROLLING"), "cameras[0].shutter_type: expected one of"),
-    "no file": (change("gaussians", 0, "file", to="gone.ply"), "gaussians[0].file: expected a file that exists"),
-    "a file above": (
-        change("gaussians", 0, "file", to="../x.ply"),
-        "gaussians[0].file: expected a file inside the scene's folder",
+    (change("trajectories.0.poses.1", [0] * 6), "trajectories[0].poses[1]: expected 7 numbers, got 6"),
+    (change("tracks.0.timestamps_us", [5, 5]), "tracks[0].timestamps_us: expected at least one time, and each later"),
+    (change("tracks.0.timestamps_us", [1, 2, 3]), "tracks[0].poses: expected 3 poses"),
+    (change("gaussians.0.scale", 0), "gaussians[0].scale: expected a finite number"),
+    (change("cameras.0.intrinsics.opencv_pinhole", {}), "cameras[0].intrinsics: expected the parameters of the model,"),
+    (
+        change(f"{LENS}.pixeldist_to_angle", [0] * 7),
+        "cameras[0].intrinsics.ftheta.pixeldist_to_angle: expected 0 to 6",
     ),
-    "an absolute file": (change("tracks", 0, "gaussians", to="/etc/passwd"), "tracks[0].gaussians: expected a file in"),
-    "a short quaternion": (
-        change("cameras", 0, "pose_in_rig", "rotation_xyzw", to=[0, 0, 0, 0.9]),
-        "cameras[0].pose_in_rig.rotation_xyzw: expected a quaternion x y z w of length 1, got one of length 0.9",
-    ),
-    "a pose of six numbers": (
-        change("trajectories", 0, "poses", 1, to=[0] * 6),
-        "trajectories[0].poses[1]: expected 7 numbers, got 6",
-    ),
-    "times that stand still": (
-        change("tracks", 0, "timestamps_us", to=[5, 5]),
-        "tracks[0].timestamps_us: expected at least one time, and each later than the one before",
-    ),
-    "one pose too few": (change("tracks", 0, "timestamps_us", to=[1, 2, 3]), "tracks[0].poses: expected 3 poses"),
-    "a scale of nothing": (change("gaussians", 0, "scale", to=0), "gaussians[0].scale: expected a finite number"),
-    "parameters of two lenses": (
-        change("cameras", 0, "intrinsics", "opencv_pinhole", to={}),
-        "cameras[0].intrinsics: expected the parameters of the model, ftheta, and of no other",
-    ),
-    "seven coefficients": (
-        change(*LENS, "pixeldist_to_angle", to=[0] * 7),
-        "cameras[0].intrinsics.ftheta.pixeldist_to_angle: expected 0 to 6 numbers, got 7",
-    ),
-    "a negative focal length": (
-        change("cameras", 1, "intrinsics", "opencv_pinhole", "focal_length", to=[1, -1]),
+    (
+        change("cameras.1.intrinsics.opencv_pinhole.focal_length", [1, -1]),
         "cameras[1].intrinsics.opencv_pinhole.focal_length: expected two focal lengths above 0",
     ),
-    "a size of nothing": (
-        change("cameras", 0, "resolution_hw", to=[0, 5]),
-        "cameras[0].resolution_hw[0]: expected a whole number from 1 to",
-    ),
-    "a lens that sees nothing": (
-        change(*LENS, "pixeldist_to_angle", to=[0, 0]),
+    (change("cameras.0.resolution_hw", [0, 5]), "cameras[0].resolution_hw[0]: expected a whole number from 1 to"),
+    (
+        change(f"{LENS}.pixeldist_to_angle", [0, 0]),
         "cameras[0].intrinsics.ftheta.pixeldist_to_angle: expected the reference polynomial to rise at 0",
     ),
-    "a lens without its reference": (
-        lambda manifest: lens_of(manifest).update(reference_poly="angle_to_pixel", angle_to_pixeldist=None),
+    (
+        lambda m: m["cameras"][0]["intrinsics"]["ftheta"].update(
+            reference_poly="angle_to_pixel", angle_to_pixeldist=None
+        ),
         "cameras[0].intrinsics.ftheta.angle_to_pixeldist: expected the reference polynomial to rise at 0",
     ),
-    "a background of levels": (
-        change("background", to=[255, 0, 0]),
-        "background: expected three channels from 0 to 1, got [255, 0, 0]",
+    (change("background", [255, 0, 0]), "background: expected three channels from 0 to 1, got [255, 0, 0]"),
+    (change("background", ["0", 0, 0]), "background[0]: expected a finite number"),
+    (change("time_range_us", [2, 1]), "time_range_us: expected the first and the last time"),
+    (lambda m: m.update(gaussians=[], tracks=[]), "gaussians: expected at least one file, or a track"),
+    (
+        lambda m: m["cameras"].append(m["cameras"][0]),
+        "cameras[3].logical_id: expected each once, got camera_front",
     ),
-    "text for a number": (change("background", to=["0", 0, 0]), "background[0]: expected a finite number"),
-    "a turned time": (change("time_range_us", to=[2, 1]), "time_range_us: expected the first and the last time"),
-    "nothing to see": (
-        lambda manifest: manifest.update(gaussians=[], tracks=[]),
-        "gaussians: expected at least one file, or a track",
-    ),
-    "a camera twice": (
-        lambda manifest: manifest["cameras"].append(manifest["cameras"][0]),
-        "cameras[3].logical_id: expected each once, got camera_front_wide_120fov again",
-    ),
-    "a track twice": (
-        lambda manifest: manifest["tracks"].append(manifest["tracks"][0]),
-        "tracks[1].track_id: expected each once, got car again",
-    ),
-}
+    (lambda m: m["tracks"].append(m["tracks"][0]), "tracks[1].track_id: expected each once, got car again"),
+]
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_manifests_are_refused_with_file_field_and_reason(place: Street, name: str) -> None:
-    spoil, message = BROKEN[name]
+@pytest.mark.parametrize(("spoil", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_broken_manifests_are_refused_with_file_field_and_reason(
+    place: Street, spoil: Callable[[Any], object], message: str
+) -> None:
     manifest = copy.deepcopy(place.manifest)
     spoil(manifest)
-    place.file.write_text(json.dumps(manifest))
+    assert_refused(place, json.dumps(manifest), message)
+
+
+def assert_refused(place: Street, text: str, message: str) -> None:
+    place.file.write_text(text)
     with pytest.raises(ManifestError) as refused:
         read_manifests(place.folder)
     assert str(refused.value).startswith(f"{place.file}: {message}")
@@ -154,10 +130,7 @@ def test_broken_manifests_are_refused_with_file_field_and_reason(place: Street, 
     ],
 )
 def test_files_that_are_no_manifests_are_refused(place: Street, text: str, message: str) -> None:
-    place.file.write_text(text)
-    with pytest.raises(ManifestError) as refused:
-        read_manifests(place.folder)
-    assert str(refused.value).startswith(f"{place.file}: {message}")
+    assert_refused(place, text, message)
 
 
 def test_a_byte_order_mark_is_skipped(place: Street) -> None:

@@ -16,7 +16,6 @@ from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks import client_calls
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
-from tests.benchmarks.service import jpeg_files
 from tests.benchmarks.service.cases import IMAGES_BY_LANE, Cases
 from tests.benchmarks.service.gil_meter import GilMeter, Unknown
 from tests.benchmarks.service.rounds import compare, p50_ratio
@@ -47,7 +46,7 @@ def main() -> None:
         cases.close()
     with closing(client_calls.rows(arguments.rounds)) as calls:
         client = next(calls)
-    reached = goals(rows, client, levels, jpeg_files.gil_share(meter, arguments.calls // 8 + 1) if meter else None)
+    reached = goals(rows, client, levels)
     text = f"{_machine()}\n\n{tables(rows, client, reached)}"
     print(text)
     write([*rows, client, *reached], arguments.results)

@@ -33,7 +33,7 @@ class Goal:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
 
-def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None, jpeg_share: float | None) -> list[Goal]:
+def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None) -> list[Goal]:
     """All goals; those of the GIL, and of `levels` to floats, only where they were measured."""
     found = [
         Goal(f"{row.case}: {_NAMES[name]}", measured, goal, at_least=name == "rate")
@@ -43,8 +43,6 @@ def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None, j
     ]
     if levels is not None:
         found.append(Goal("1920x1080, lane: p50 of uint8 to that of float32", levels, 1.0))
-    if jpeg_share is not None:
-        found.append(Goal("part of the time of a JPEG file that has the GIL", jpeg_share, 0.1))
     return [*found, Goal("`Client.render`: our own code, us", client.own_us, 150)]
 
 

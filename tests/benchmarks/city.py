@@ -57,39 +57,23 @@ PAGE, MARK = Path("docs/performance.md"), "benchmark city"
 
 @dataclass(frozen=True)
 class View:
-    """A view of a city from a camera; times in milliseconds of a processor.
+    """A view of a city from a camera; times in milliseconds of a processor."""
 
-    Attributes:
-        camera: A name in `PLACES`.
-        error_px: The allowed error of levels.
-        total: Gaussians of the finest level.
-        drawn: Gaussians that are drawn.
-        blended: Drawn Gaussians that contribute to a pixel.
-        view_ms: A call of a view that was drawn at least three times.
-        new_ms: A call from a camera that has moved a little, whose pages are in memory.
-        gradients_ms: A call of Backward.
-        in_view: Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
-        apart_db: PSNR of the view against that of all Gaussians.
-        levels_db: PSNR of the view against the truth.
-        all_db: PSNR of the view of all Gaussians against the truth.
-    """
-
-    camera: str
-    error_px: float
-    total: int
-    drawn: int
-    blended: int
-    view_ms: float
-    new_ms: float
-    gradients_ms: float
-    in_view: int = 0
-    apart_db: float = 0.0
-    levels_db: float = 0.0
-    all_db: float = 0.0
+    camera: str  # A name in `PLACES`.
+    error_px: float  # The allowed error of levels.
+    total: int  # Gaussians of the finest level.
+    drawn: int  # Gaussians that are drawn.
+    blended: int  # Drawn Gaussians that contribute to a pixel.
+    view_ms: float  # A call of a view that was drawn at least three times.
+    new_ms: float  # A call from a camera that has moved a little, whose pages are in memory.
+    gradients_ms: float  # A call of Backward.
+    in_view: int = 0  # Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
+    apart_db: float = 0.0  # PSNR of the view against that of all Gaussians.
+    levels_db: float = 0.0  # PSNR of the view against the truth.
+    all_db: float = 0.0  # PSNR of the view of all Gaussians against the truth.
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE} and draw {PICTURE}")
     parser.add_argument("--spool", help="a folder that keeps the cities for the next time")
@@ -129,7 +113,6 @@ def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View],
 def _view(
     client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, every: Every | None
 ) -> View:
-    """Measures the view of one camera in one city."""
     camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
     image = client.render(scene, camera, settings=settings)
     for _ in range(2):
@@ -195,7 +178,6 @@ def _taken(process: WorkerProcess, call: Callable[[], object]) -> float:
 
 
 def psnr(image: Float32, truth: Float32) -> float:
-    """Decibels between two images with values from 0 to 1."""
     return float(-10 * np.log10(np.square(image.clip(0, 1) - truth.clip(0, 1)).mean() + 1e-12))
 
 

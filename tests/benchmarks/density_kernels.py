@@ -137,7 +137,6 @@ def race(races: Iterable[tuple[str, str, Prepare, Operation, Operation]], result
 
 
 def main() -> None:
-    """Measures all operations at all counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("counts", nargs="*", type=int, metavar="COUNT", default=COUNTS, help="of Gaussians")
     operations = ((f"{count}", Benchmark(count).operations()) for count in parser.parse_args().counts)

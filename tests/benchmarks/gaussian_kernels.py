@@ -37,7 +37,6 @@ class KernelBenchmark:
         return [forward_times, measure(self._case, "backward", SEMANTICS, lambda: self.backward(state))]
 
     def state(self) -> State:
-        """The state of one forward pass."""
         state = forward(self.gaussians, self.cameras, self._settings, retain=True).state
         assert state is not None
         return state

@@ -35,7 +35,6 @@ OPENSPLAT = {
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
     available = [*CASES, TRAINED] if trained_path() else list(CASES)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")

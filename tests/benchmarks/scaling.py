@@ -55,7 +55,6 @@ class Series:
 
 
 def main() -> None:
-    """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE} and draw {PICTURE}")
     arguments = parser.parse_args()

@@ -102,7 +102,6 @@ def scan(device: int, step: int) -> Any:
 
 
 def kinds() -> Iterator[tuple[str, int, str, Callable[[int], Any]]]:
-    """The measured calls: name, frames of a call, method, and a function from a step to the request."""
     for width, height in SIZES:
         for cameras in CAMERAS:
             yield f"{width}x{height}", cameras, "batch_render_rgb", partial(batch, width, height, cameras)
@@ -162,7 +161,6 @@ def rows(device: str, count: int, rollouts: int, seconds: float) -> Iterator[Row
 
 
 def main() -> None:
-    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", nargs="*", default=["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])])
     parser.add_argument("--gaussians", type=int, default=50_000)

@@ -35,7 +35,6 @@ PYTORCH3D = {
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}; all if none is named")
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")

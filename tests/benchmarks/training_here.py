@@ -35,7 +35,6 @@ class WithRemoteGradients:
         self._optimizer = torch.optim.Adam(groups, eps=1e-15, fused=True)
 
     def step(self) -> None:
-        """Makes one step."""
         raw, view, lens = self._raw, self._camera.view_matrix, self._camera.K
         picture = render_gaussians(
             raw["means"], raw["quats"], raw["scales"].exp(), raw["opacities"].sigmoid(), raw["sh"],
@@ -63,7 +62,6 @@ class InProcess:
         self._number = 0
 
     def step(self) -> None:
-        """Makes one step."""
         self._number += 1
         scene = kernels.Gaussians(**self._value)
         forward = kernels.forward(scene, [self._camera], kernels.Settings(), outputs=("color",), retain=True)

@@ -27,21 +27,13 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources of one kernel, compiled for one architecture.
+    """The resources of one kernel, compiled for one architecture."""
 
-    Attributes:
-        registers: Of each thread.
-        local_bytes: Of each thread: its stack and other local memory.
-        local_accesses: Instructions that read or write local memory.
-        fp64: Instructions that calculate in double precision.
-        match_redux: Instructions that compare or reduce over the lanes of a warp at run time.
-    """
-
-    registers: int = 0
-    local_bytes: int = 0
-    local_accesses: int = 0
-    fp64: int = 0
-    match_redux: int = 0
+    registers: int = 0  # Each thread's.
+    local_bytes: int = 0  # Each thread's stack and other local memory.
+    local_accesses: int = 0  # Instructions that read or write local memory.
+    fp64: int = 0  # Instructions that calculate in double precision.
+    match_redux: int = 0  # Instructions that compare or reduce over the lanes of a warp at run time.
 
 
 def architectures_of(module: Path, tools: Path) -> list[str]:

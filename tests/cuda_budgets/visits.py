@@ -18,17 +18,11 @@ _JUMP_BACK = re.compile(r"^(?:@!?U?P\w+ )?BRA(?:\.\S+)? .*?\b0x([0-9a-f]+)")
 
 @dataclass(frozen=True)
 class Visit:
-    """The instruction counts of one kernel, compiled for one architecture.
+    """The instruction counts of one kernel, compiled for one architecture."""
 
-    Attributes:
-        loop: Instructions of the shortest loop over Gaussians, for one that reaches all pixels of a lane.
-        barriers: Instructions at which a block of threads waits.
-        shared_atomics: Atomic additions in shared memory, which are loops for floats.
-    """
-
-    loop: int
-    barriers: int
-    shared_atomics: int
+    loop: int  # Instructions of the shortest loop over Gaussians, for one that reaches all pixels of a lane.
+    barriers: int  # Instructions at which a block of threads waits.
+    shared_atomics: int  # Atomic additions in shared memory, which are loops for floats.
 
 
 def visits_of(lines: Iterable[str]) -> dict[tuple[str, str], Visit]:

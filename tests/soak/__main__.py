@@ -89,7 +89,6 @@ def main() -> int:
 
 
 def progress(window: Window) -> str:
-    """One line about a window."""
     held = [
         f"{name} {held.rss_mib:.0f} MiB {held.descriptors} fds {held.threads} threads {held.memfds} memfds"
         for name, held in (("worker", window.worker), ("client", window.client))

@@ -37,25 +37,16 @@ _SWEEP_SECONDS = 150.0
 
 @dataclass(frozen=True)
 class Window:
-    """The resources held at rest after a window, and the work done in it.
+    """The resources held at rest after a window, and the work done in it."""
 
-    Attributes:
-        seconds: since the soak began.
-        calls: calls that ended in it.
-        worker, supervisor, client: the processes.
-        spool_files: files in the spool.
-        spool_mib: their size.
-        scenes: scenes that the worker stored.
-    """
-
-    seconds: float
-    calls: int
+    seconds: float  # Time since the soak began.
+    calls: int  # Calls that ended in it.
     worker: Sample
     supervisor: Sample
     client: Sample
     spool_files: int
     spool_mib: float
-    scenes: int
+    scenes: int  # Scenes that the worker stored.
 
 
 @dataclass
@@ -75,7 +66,6 @@ class Course:
     probes: Histogram = field(default_factory=Histogram)
 
     def windows(self, seconds: float) -> Iterator[Window]:
-        """Runs windows one after another."""
         started = time.monotonic()
         numbers = (signal.SIGKILL, signal.SIGTERM)
         losses = 0

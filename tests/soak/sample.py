@@ -22,23 +22,14 @@ _MAPPING = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(\S.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Sample:
-    """Resources of one process; memory in MiB.
-
-    Attributes:
-        pid: the process.
-        rss_mib: its resident memory, shared memory included.
-        descriptors: its open descriptors.
-        threads: its threads.
-        memfds: regions of anonymous shared memory that it maps or has open.
-        shm: entries of /dev/shm that it maps or has open.
-    """
+    """Resources of one process; memory in MiB."""
 
     pid: int
-    rss_mib: float
+    rss_mib: float  # Resident memory, shared memory included.
     descriptors: int
     threads: int
-    memfds: int
-    shm: int
+    memfds: int  # Regions of anonymous shared memory that it maps or has open.
+    shm: int  # Entries of /dev/shm that it maps or has open.
 
 
 def hold_little() -> None:

@@ -61,11 +61,9 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """The number of calls that ended."""
         return sum(sum(counts.values()) for counts in (self.good, self.excused, self.failed))
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts for a file of results."""
         return {"good": self.good, "excused": self.excused, "failed": self.failed, "notes": self.notes}
 
     def _note(self, name: str, error: Exception, is_excused: bool) -> None:

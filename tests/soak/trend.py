@@ -15,23 +15,15 @@ FEWEST_WINDOWS = 8
 
 @dataclass(frozen=True)
 class Trend:
-    """The trend of one quantity over the windows of a soak.
+    """The trend of one quantity over the windows of a soak."""
 
-    Attributes:
-        name: the process and the quantity.
-        first: its median over the first third of the windows after the warm-up.
-        last: its median over the last third.
-        growth: from the first to the last of these windows, along the fitted line; or per minute, if times are given.
-        limit: what `growth` must not exceed.
-        windows: how many were fitted; fewer than `FEWEST_WINDOWS` show nothing.
-    """
-
-    name: str
-    first: float
-    last: float
+    name: str  # Process and quantity.
+    first: float  # Median over the first third of the windows after the warm-up.
+    last: float  # Median over the last third.
+    # Growth from the first to the last of these windows, along the fitted line; or per minute, if times are given.
     growth: float
-    limit: float
-    windows: int
+    limit: float  # Largest good growth.
+    windows: int  # Number of fitted windows; fewer than `FEWEST_WINDOWS` show nothing.
 
     @property
     def is_good(self) -> bool:

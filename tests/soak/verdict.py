@@ -15,7 +15,6 @@ SPOOL_FILES, SPOOL_MIB, SCENES = 2.0, 1.0, 0.5
 
 
 def trends(windows: Sequence[Window]) -> list[Trend]:
-    """The trends of all resources."""
     found = []
     for who, over in (("worker", longest_life(windows)), ("client", windows), ("supervisor", windows)):
         for what, limit in LIMITS.items():

@@ -21,7 +21,6 @@ KINDS = ("near", "box")
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-peers", action="store_true", help="without Open3D and libigl")
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")

@@ -29,8 +29,6 @@ KEPT = 16
 
 @dataclass
 class Work:
-    """Counts for one view."""
-
     gaussians: int
     visible: int
     pixels: int

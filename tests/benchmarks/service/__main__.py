@@ -27,7 +27,6 @@ PAGE = Path("docs/performance.md")
 
 
 def main() -> None:
-    """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21, help="of each case (default: 21)")
     parser.add_argument("--calls", type=int, default=40, help="small ones of a client in a round (default: 40)")

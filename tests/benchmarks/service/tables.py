@@ -13,19 +13,10 @@ _NAMES = {"rate": "rate", "p50_ms": "p50", "processor_us": "processor time", "gi
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal.
-
-    Attributes:
-        what: what is measured.
-        measured: the figure.
-        goal: the least or the largest good figure.
-        at_least: whether `goal` is the least.
-    """
-
     what: str
     measured: float
-    goal: float
-    at_least: bool = False
+    goal: float  # The least or the largest good figure.
+    at_least: bool = False  # True if `goal` is the least good figure.
 
     @property
     def is_met(self) -> bool:
@@ -47,7 +38,6 @@ def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None) -
 
 
 def tables(rows: Sequence[Row], client: client_calls.Row, reached: Sequence[Goal]) -> str:
-    """All tables as Markdown."""
     lines = [
         "| calls | per second | p50, ms | processor, us | with the GIL, us | acquisitions of the GIL |",
         "|---|---|---|---|---|---|",

@@ -32,23 +32,8 @@ from support.gaussians.sensor_cases import CASES, JACOBIAN_CASES, RAY_CASES, SLI
 
 UNSCENTED = gaussians_pb2.PROJECTION_METHOD_UNSCENTED
 JACOBIAN = gaussians_pb2.PROJECTION_METHOD_JACOBIAN
-SHUTTERS = {
-    "global": camera_pb2.SHUTTER_GLOBAL,
-    "top_to_bottom": camera_pb2.SHUTTER_TOP_TO_BOTTOM,
-    "left_to_right": camera_pb2.SHUTTER_LEFT_TO_RIGHT,
-    "bottom_to_top": camera_pb2.SHUTTER_BOTTOM_TO_TOP,
-    "right_to_left": camera_pb2.SHUTTER_RIGHT_TO_LEFT,
-}
-REFERENCES = {
-    "angle_to_pixel_distance": camera_pb2.F_THETA_REFERENCE_ANGLE_TO_PIXEL_DISTANCE,
-    "pixel_distance_to_angle": camera_pb2.F_THETA_REFERENCE_PIXEL_DISTANCE_TO_ANGLE,
-}
-DOMAINS = {"monotone": camera_pb2.LENS_DOMAIN_MONOTONE, "gsplat": camera_pb2.LENS_DOMAIN_GSPLAT}
-DIRECTIONS = {
-    "counter_clockwise": camera_pb2.SPIN_DIRECTION_COUNTER_CLOCKWISE,
-    "clockwise": camera_pb2.SPIN_DIRECTION_CLOCKWISE,
-}
-ENUMS = {"domain": DOMAINS, "reference": REFERENCES, "direction": DIRECTIONS}
+# Prefixes of the values of enums, by the field.
+ENUMS = {"domain": "LENS_DOMAIN", "reference": "F_THETA_REFERENCE", "direction": "SPIN_DIRECTION"}
 FIELDS = {
     gaussians.PinholeLens: "pinhole",
     gaussians.OrthographicLens: "orthographic",
@@ -66,7 +51,7 @@ def message_of(case: SensorCase) -> camera_pb2.Camera:
     camera = camera_pb2.Camera(width=case.width, height=case.height)
     sensor = camera.sensor
     sensor.start.CopyFrom(pose_of(case.start))
-    sensor.shutter = SHUTTERS[case.shutter]
+    sensor.shutter = getattr(camera_pb2, f"SHUTTER_{case.shutter.upper()}")
     if case.end is not None:
         sensor.end.CopyFrom(pose_of(case.end))
     if case.row_time == "staircase":
@@ -77,7 +62,7 @@ def message_of(case: SensorCase) -> camera_pb2.Camera:
         if isinstance(value, tuple | np.ndarray):
             getattr(lens, name).extend(value)
         elif value is not None:
-            setattr(lens, name, ENUMS[name][value] if name in ENUMS else value)
+            setattr(lens, name, getattr(camera_pb2, f"{ENUMS[name]}_{value.upper()}") if name in ENUMS else value)
     for name, values in vars(case.windshield).items() if case.windshield is not None else ():
         getattr(sensor.windshield, name).extend(values)
     if case.rays is not None:

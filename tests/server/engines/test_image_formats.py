@@ -164,12 +164,7 @@ def test_gradients_are_those_of_floats(client: RawClient, kind: str) -> None:
 @pytest.mark.parametrize(
     ("entries", "channels", "field", "text"),
     [
-        (
-            [("depth", FLOAT16, 0)],
-            3,
-            "[0].name",
-            "expected one of the outputs, color, hits, info, each once, got depth",
-        ),
+        ([("depth", FLOAT16, 0)], 3, "[0].name", "expected one of the outputs, color, hits, info, each once, got"),
         ([("color", PNG, 0), ("color", PNG, 0)], 3, "[1].name", "each once, got color"),
         ([("color", 99, 0)], 3, "[0].format", "expected a known format, got 99"),
         ([("info", FLOAT16, 0)], 3, "[0].format", "expected FLOAT16 only for color, alpha, transmittance, depth"),

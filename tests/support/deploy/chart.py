@@ -23,7 +23,6 @@ class Rendered:
         self.objects, self.notes = objects, notes
 
     def one(self, kind: str) -> dict[str, Any]:
-        """The only object of a kind."""
         (found,) = self.all(kind)
         return found
 

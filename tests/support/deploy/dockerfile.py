@@ -20,8 +20,6 @@ _MOUNT = re.compile(r"--mount=(\S+)\s+")
 
 @dataclass
 class Step:
-    """An instruction and its arguments."""
-
     instruction: str
     value: str
 

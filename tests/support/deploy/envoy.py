@@ -83,11 +83,9 @@ class Envoy:
             return response.read().decode()
 
     def healthy(self) -> int:
-        """The number of healthy workers."""
         return self._statistic("membership_healthy")
 
     def wait_for_healthy(self, count: int) -> None:
-        """Waits until `count` workers are healthy."""
         self.wait_for(lambda: self.healthy() == count, f"{count} healthy workers")
 
     def calls(self, method: str = "") -> list[dict[str, Any]]:
@@ -103,11 +101,9 @@ class Envoy:
         return dict(found)
 
     def wait_for_calls(self, method: str, count: int) -> None:
-        """Waits until the log has `count` calls of a method."""
         self.wait_for(lambda: len(self.calls(method)) >= count, f"{count} calls of {method}")
 
     def stop(self) -> None:
-        """Stops Envoy."""
         self.process.terminate()
         try:
             self.process.wait(30)
@@ -123,7 +119,6 @@ class Envoy:
         return admin.read_text().strip()
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits until a condition is true."""
         until = time.monotonic() + _START_SECONDS
         while not condition():
             if self.process.poll() is not None or time.monotonic() > until:

@@ -28,7 +28,6 @@ def git(*arguments: str) -> bytes:
 
 
 def that_added(path: str) -> str:
-    """The commit that added a file."""
     found = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
     if not found:
         pytest.skip(f"needs a history that goes back to the commit that added {path}")
@@ -36,7 +35,6 @@ def that_added(path: str) -> str:
 
 
 def tree(commit: str, folder: Path, *paths: str) -> Path:
-    """The files of a commit, put into a folder."""
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *paths))) as archive:
         archive.extractall(folder, filter="data")
     return folder

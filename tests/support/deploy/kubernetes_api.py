@@ -33,7 +33,6 @@ class KubernetesApi:
         self.url = ""
 
     def made(self) -> list[dict[str, Any]]:
-        """The stored objects."""
         return copy.deepcopy(list(self.objects.values()))
 
     def kubeconfig(self) -> str:

@@ -23,8 +23,6 @@ RULES = ("rules.yml", "alerts.yml")
 
 
 class Prometheus:
-    """Answers queries over its HTTP interface."""
-
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
 
@@ -33,7 +31,6 @@ class Prometheus:
         return self._get("query", query=expression)["result"]
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, with their health and last error."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def is_ready(self) -> bool:

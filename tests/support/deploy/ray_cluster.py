@@ -44,7 +44,6 @@ class RayCluster:
     """A node with resources for the fleet's own actor only, and nodes with resources for workers."""
 
     def __init__(self) -> None:
-        """Starts the first node, and connects to it."""
         self._ray = require_ray("ray")
         self._cluster = require_ray("ray.cluster_utils").Cluster(
             initialize_head=True,
@@ -64,11 +63,9 @@ class RayCluster:
             raise ConnectionError("a node crashed")
 
     def kill_node(self, node_id: str) -> None:
-        """Kills all processes of a node."""
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
     def stop(self) -> None:
-        """Disconnects from the cluster and stops it."""
         self._ray.shutdown()
         self._cluster.shutdown()
 

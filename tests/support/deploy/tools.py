@@ -10,7 +10,6 @@ import pytest
 
 
 def need(program: str, package: str) -> str:
-    """The path of a program; skips the test where there is none, and fails it in CI."""
     found = shutil.which(program)
     if found is None:
         miss(f"needs {program}: {package}")

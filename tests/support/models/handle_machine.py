@@ -50,7 +50,6 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(user=st.integers(0, 2), content=st.integers(0, CONTENTS - 1))
     @noted
     def put(self, user: int, content: int) -> None:
-        """Store a scene."""
         parameters = Parameters(content)
         handle = self.clients[user].put(Spheres(**parameters.tensors))
         assert handle.version == 1

@@ -22,25 +22,18 @@ _LARGE, _SMALL = 25_000, 40
 
 
 class Parameters(NamedTuple):
-    """The content of a scene.
+    """The content of a scene."""
 
-    Attributes:
-        content: Which scene was put.
-        colors: Which colours an update gave it; 0: those that it was put with.
-    """
-
-    content: int
-    colors: int = 0
+    content: int  # Number of the scene that was put.
+    colors: int = 0  # Number of the colours that an update gave it; 0: those that it was put with.
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The tensors by name."""
         cloud = sphere_cloud(_SMALL if self.content % 3 else _LARGE, seed=self.content)
         return {**cloud, "colors": self.new_colors} if self.colors else cloud
 
     @property
     def new_colors(self) -> Array:
-        """The colours of the update."""
         count = _SMALL if self.content % 3 else _LARGE
         return np.random.default_rng(1000 + self.colors).random((count, 3), np.float32)
 

@@ -18,14 +18,12 @@ BETAS, EPSILON = (0.9, 0.999), 1e-15
 
 
 def activated(raw: Values, activation: str) -> Values:
-    """The activation of raw numbers."""
     if activation == "exp":
         return np.exp(raw)
     return 1.0 / (1.0 + np.exp(-raw)) if activation == "sigmoid" else raw
 
 
 def slope(raw: Values, activation: str) -> Values:
-    """The activation's derivative."""
     value = activated(raw, activation)
     if activation == "exp":
         return value
@@ -34,8 +32,6 @@ def slope(raw: Values, activation: str) -> Values:
 
 @dataclass
 class ReferenceAdam:
-    """One parameter, updated in float64."""
-
     raw: Values
     activation: str
     learning_rate: float
@@ -75,7 +71,6 @@ def parameter(
 
 
 def used(of: Parameter, seed: str = "used") -> Parameter:
-    """The parameter with moments, as after some steps."""
     random = random_of(seed)
     shape = tuple(of.raw.shape)
     first = torch.from_numpy(random.standard_normal(shape).astype(np.float32))
@@ -83,7 +78,6 @@ def used(of: Parameter, seed: str = "used") -> Parameter:
 
 
 def copied(of: Parameter) -> Parameter:
-    """A copy with separate tensors."""
     found = {name: getattr(of, name) for name in ("raw", "gradient", "first", "second", "value", "rows")}
     return replace(of, **{name: it.clone() if isinstance(it, Tensor) else it for name, it in found.items()})
 
@@ -98,7 +92,6 @@ def stepped(
 
 
 def numbers(of: Parameter) -> dict[str, Tensor]:
-    """The tensors that a step changes."""
     assert of.value is not None
     return {"raw": of.raw.cpu(), "first": of.first.cpu(), "second": of.second.cpu(), "value": of.value.cpu()}
 

@@ -37,7 +37,6 @@ def spheres(count: int, *, seed: int = 0, device: torch.device | None = None, op
 
 
 def copy_of(parameters: Parameters) -> Parameters:
-    """A copy of the parameters."""
     return Parameters(
         {name: tensor.clone() for name, tensor in parameters.tensors.items()},
         {name: tuple(moment.clone() for moment in moments) for name, moments in parameters.moments.items()},

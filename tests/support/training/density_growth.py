@@ -36,7 +36,6 @@ class Growth:
 
     @property
     def sources(self) -> Tensor:
-        """The source row of each row of the next generation."""
         return torch.cat([self.kept, self.cloned, self.split, self.split])
 
 

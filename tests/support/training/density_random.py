@@ -24,7 +24,6 @@ def philox(counter: Words, key: Words) -> Words:
 
 
 def words(seed: int, step: int, stream: int, rows: NDArray[np.integer]) -> Words:
-    """The words of rows, [N, 4]."""
     row = rows.astype(np.uint64)
     constant = [np.full_like(row, value) for value in (stream, step & 0xFFFFFFFF, step >> 32)]
     key = np.tile(np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint64), (len(row), 1))

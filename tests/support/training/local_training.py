@@ -71,7 +71,6 @@ class LocalTraining:
         ).color  # fmt: skip
 
     def step(self, number: int, cameras: Sequence[Camera], target_image: torch.Tensor, loss: Loss) -> float:
-        """Makes one step; returns the loss."""
         for group in self._optimizer.param_groups:
             group["lr"] = _rate_at(self._rates[group["name"]], number)
         self._optimizer.zero_grad()

@@ -46,7 +46,6 @@ class LossCase:
     options: dict[str, object] = field(default_factory=dict)
 
     def weights(self) -> tuple[float, float, float]:
-        """The weights of L1, L2 and 1 - SSIM."""
         l1, l2, dssim = (
             self.options.get(name, default) for name, default in (("l1", 0.8), ("l2", 0.0), ("dssim", 0.2))
         )
@@ -54,7 +53,6 @@ class LossCase:
 
     @property
     def padding(self) -> str:
-        """The padding of the SSIM windows."""
         return str(self.options.get("padding", "same"))
 
 

@@ -34,7 +34,6 @@ def _look(chance: random.Random, settings: gaussians_pb2.GaussianSettings, kind:
 
 
 def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingState, list[list[int]]]:
-    """A training, and the views of some steps."""
     chance = random.Random(seed)
     kind = chance.choice(list(DENSITIES))
     count, planes = chance.choice((1, 1, 2, 3)), chance.choice(((), ("mask",), ("depth",), ("mask", "depth")))

@@ -96,7 +96,6 @@ def maker_of(machine: Any = None, **options: Any) -> Iterator[Maker]:
 
 
 def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
-    """Make a step with Python."""
     assert state.plan.loss is not None
     state.settle()
     planned = Planned.of(state, list(views), state.plan.loss.at(state.step).outputs, LIMITS, "step")

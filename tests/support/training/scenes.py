@@ -26,12 +26,10 @@ class Lesson:
         return [np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8) for picture in pictures]
 
     def wrapped(self, client: Client, **settings: Any) -> list[TargetImage]:
-        """The target images as values."""
         return [TargetImage(picture) for picture in self.target_images(client, **settings)]
 
 
 def cameras(count: int = 4) -> list[Camera]:
-    """Cameras around the origin."""
     angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
     eyes = [(4 * np.sin(angle), 0.7 * np.cos(3 * angle), 4 * np.cos(angle)) for angle in angles]
     width, height = SIZE

@@ -62,7 +62,6 @@ def sphere_state(
 
 
 def random_spheres(seed: int) -> tuple[TrainingState, list[list[int]]]:
-    """A training, and the views of some steps."""
     chance = random.Random(seed)
     channels, count = chance.choice((1, 3, 3, 5)), chance.choice((1, 1, 2, 3))
     is_exact, has_masks = chance.random() < 0.6, chance.random() < 0.5

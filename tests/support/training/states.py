@@ -41,8 +41,6 @@ EVERYTHING = {**RATES, "poses": 1e-3, "intrinsics": 1e-3, "exposures": 1e-2}
 
 
 class Wanted:
-    """A call that is never ended."""
-
     def __init__(self) -> None:
         self.times = StageTimes()
 

@@ -59,7 +59,7 @@ def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> No
         views = max(1, round(0.7 / slow.seconds_per_view()))
         for _ in range(24):
             slow.start(views)
-        wait_until(lambda: started.metric("lumigrad_queue_depth") >= 23, "a queue")
+        wait_until(lambda: started.metric("lumigrad_queue_depth") >= 10, "a queue")
         hers = threads.submit(alice.render, spec)
         time.sleep(0.3)
         assert bob.render(spec).arrays["color"].shape == (1, 24, 32, 3)

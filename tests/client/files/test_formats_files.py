@@ -148,14 +148,6 @@ def test_content_decides_over_the_name(tmp_path):
     assert len(load_gaussians(tmp_path / "scene.bin")) == 4
 
 
-def test_arrays_of_numpy_are_no_scene(tmp_path):
-    np.savez(tmp_path / "scene.npz", means=np.zeros((2, 3)))
-    with pytest.raises(
-        InvalidArgument, match=r"scene\.npz: expected a scene of Gaussians \(\.ply, .*got arrays of NumPy"
-    ):
-        load_gaussians(tmp_path / "scene.npz")
-
-
 def test_points_are_no_gaussians(tmp_path):
     properties = "".join(f"property float {axis}\n" for axis in "xyz")
     (tmp_path / "points.ply").write_text(f"ply\nformat ascii 1.0\nelement vertex 1\n{properties}end_header\n0 0 0")

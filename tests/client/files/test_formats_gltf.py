@@ -307,16 +307,6 @@ def test_scales_of_the_draft_that_held_logarithms_are_refused(tmp_path):
         read_scene(lone(made).save(tmp_path / "scene.glb"))
 
 
-def test_degree_4_is_refused_and_can_be_cut(tmp_path):
-    made = gaussians_of(cloud(count=5, degree=4))
-    with pytest.raises(InvalidArgument, match=r"expected harmonics of degree 0 to 3, the format's limit, got 4"):
-        made.save(tmp_path / "scene.glb")
-    assert not (tmp_path / "scene.glb").exists()
-    made.save(tmp_path / "scene.ply")
-    save_scene(read_scene(tmp_path / "scene.ply").of_degree(3), tmp_path / "scene.glb")
-    np.testing.assert_array_equal(load_gaussians(tmp_path / "scene.glb").sh, made.sh[:, :16])
-
-
 def announced(builder: Builder) -> None:
     for accessor in builder.json["accessors"]:
         accessor["count"] = 1 << 40

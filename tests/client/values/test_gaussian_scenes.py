@@ -142,23 +142,6 @@ def test_a_frame_without_its_state_is_computed_again(client):
             np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_sparse_rows_count_through_all_scenes(client):
-    scene = cloud(2)
-    means = scene.means.copy()
-    means[:, ::2] += 100
-    moved = Gaussians(**{**scene.tensors, "means": means})
-    frame = client.render(moved, orbit(4), retain=True)
-    upstream = np.random.default_rng(6).normal(size=frame.color.shape)
-    dense = frame.backward(upstream)
-    sparse = frame.backward(upstream, sparse=True)
-    assert 0 < len(sparse.index) <= COUNT and (sparse.index % 2 == 1).all() and sparse.index.max() >= COUNT
-    for name in moved.tensors:
-        flat = dense[name].reshape(2 * COUNT, *dense[name].shape[2:])
-        np.testing.assert_array_equal(sparse[name], flat[sparse.index])
-        short = frame.backward(upstream, gradient_format="bfloat16")[name]
-        np.testing.assert_allclose(short, dense[name], rtol=2**-8, atol=1e-6)
-
-
 def test_backward_says_what_it_needs(client):
     frame = client.render(cloud(), orbit(1)[0])
     with pytest.raises(

@@ -42,12 +42,6 @@ def test_content_names_the_scene(client):
     assert changed.scene_id != handle.scene_id
 
 
-def test_an_empty_scene_can_be_stored(client):
-    handle = client.put(Spheres(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0)))
-    frame = client.render(handle, CAMERA, background=(0.25, 0.5, 0.75))
-    np.testing.assert_allclose(frame.color, np.broadcast_to([0.25, 0.5, 0.75], (24, 32, 3)), atol=1e-6)
-
-
 def test_get_list_and_delete(client):
     handle = client.put(cloud(102, opacities=True))
     assert client.get(handle.scene_id) == handle

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lumigrad.client import Client
 from lumigrad.client.compat.gsplat import DefaultStrategy, fully_fused_projection, rasterization, rasterization_2dgs
-from lumigrad.client.torch import render_gaussians
 
 WIDTH, HEIGHT = 24, 16
 PICTURE = {"width": WIDTH, "height": HEIGHT}
@@ -110,17 +108,6 @@ def test_projections_have_no_rows(options: dict[str, Any], batch: tuple[int, ...
     assert [each.shape for each in (radii, means2d, depths, conics)] == [(*rows, 2), (*rows, 2), rows, (*rows, 3)]
     if "packed" in options:
         assert found[3].shape == (torch.Size(batch).numel() * 2 + 1,)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_the_operator_draws_the_background(client: Client, sparse: bool):
-    given = scene((3,))
-    outputs = ("color", "means2d", "radii", "depths", "conics", "projected_opacities", "ids")
-    given["background"] = given.pop("backgrounds")
-    found = render_gaussians(**given, **PICTURE, outputs=outputs, sparse=sparse, client=client)
-    assert bool((found.color == 0.25).all()) and found.means2d.shape == (3, 2, 0, 2)
-    (found.color.sum() + found.means2d.sum()).backward()
-    assert given["means"].grad.shape == (3, 0, 3)
 
 
 @pytest.mark.parametrize("packed", [False, True])

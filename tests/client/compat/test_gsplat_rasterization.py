@@ -176,3 +176,21 @@ def test_any_number_of_channels_and_covariances(rasterize):
 
 def test_a_near_plane_of_zero_is_accepted(rasterize):
     assert torch.equal(rasterize(splats(), near_plane=0.0)[0], rasterize(splats(), near_plane=1e-6)[0])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scales_count_by_their_absolute_values(rasterize, sparse):
+    """Optimizers without an activation step scales through 0."""
+    signs = torch.where(torch.rand(COUNT, 3, generator=torch.Generator().manual_seed(1)) < 0.5, -1.0, 1.0)
+    positive, mixed = splats(), splats()
+    mixed["scales"] = (mixed["scales"].detach() * signs).requires_grad_()
+    images = []
+    for tensors in (positive, mixed):
+        images.append(rasterize(tensors, packed=sparse, sparse_grad=sparse)[0])
+        images[-1].square().sum().backward()
+    assert torch.equal(*images)
+    for name, tensor in positive.items():
+        one, other = tensor.grad, mixed[name].grad
+        assert one.is_sparse == other.is_sparse and one.to_dense().abs().max() > 0
+        factor = signs if name == "scales" else 1.0
+        torch.testing.assert_close(other.to_dense() * factor, one.to_dense(), msg=name)

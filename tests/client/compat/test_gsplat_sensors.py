@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +142,39 @@ def test_a_windshield_that_bends_nothing_may_stand_before_parallel_rays(
             gsplat.GsplatArgumentError, match=r"^external_distortion_coeffs: expected none with an ortho"
         ):
             rendered("localhost:1", **ALONG, camera_model="ortho", external_distortion_coeffs=bent)
+
+
+class Named(Enum):
+    """gsplat's shutters with other numbers: their names count."""
+
+    GLOBAL = 7
+    ROLLING_TOP_TO_BOTTOM = 4
+
+
+class Numbered(IntEnum):
+    """A copy of gsplat's enumeration."""
+
+    ROLLING_TOP_TO_BOTTOM = 0
+    GLOBAL = 4
+
+
+class RendererConfig_MixedBatch:
+    """Named like gsplat's default renderer."""
+
+
+def test_defaults_of_gsplat_may_be_named(worker_process: WorkerProcess) -> None:
+    plain = rendered(worker_process.target, with_ut=False)
+    named = [{"rolling_shutter": shutter} for shutter in (Named.GLOBAL, Numbered.GLOBAL, 4)]
+    for options in (*named, {"renderer_config": RendererConfig_MixedBatch()}):
+        assert torch.equal(rendered(worker_process.target, with_ut=False, **options), plain), options
+
+
+@pytest.mark.parametrize("shutter", [Named.ROLLING_TOP_TO_BOTTOM, Numbered.ROLLING_TOP_TO_BOTTOM])
+def test_shutters_of_gsplat_roll_with_sigma_points(shutter: Any) -> None:
+    with pytest.raises(gsplat.GsplatArgumentError, match=r"^rolling_shutter: expected GLOBAL without with_ut=True"):
+        rendered("localhost:1", rolling_shutter=shutter, with_ut=False)
+    with pytest.raises(gsplat.GsplatArgumentError, match=r"^viewmats_rs: expected poses with the shutter top_to_b"):
+        rendered("localhost:1", rolling_shutter=shutter)
 
 
 LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False, "Ks": None}

@@ -20,46 +20,20 @@ WIDE, FRONT, AROUND = "camera_front_wide_120fov", "camera_front_tele_30fov", "ca
 START_US, END_US = 1_000_000, 3_000_000
 # A camera that looks along x of its rig: x y z w.
 FORWARD = (-0.5, 0.5, -0.5, 0.5)
+F_THETA = {
+    **{"principal_point": [79.0, 60.5], "reference_poly": "pixel_to_angle", "pixeldist_to_angle": [0, 0.0125, 1e-6]},
+    **{"angle_to_pixeldist": [0, 80.0], "max_angle": 1.35},
+    "linear_cde": {"linear_c": 1.01, "linear_d": 0.002, "linear_e": -0.001},
+}
+PINHOLE = {
+    **{"focal_length": [110.0, 112.0], "principal_point": [81.0, 47.0], "radial": [-0.1, 0.02, 0, 0, 0, 0]},
+    **{"tangential": [0.001, -0.002], "thin_prism": [0.001, 0, -0.001, 0]},
+}
+FISHEYE = {"focal_length": [38.0, 38.0], "principal_point": [60.0, 60.0], "radial": [0.01, -0.002], "max_angle": 1.5}
 LENSES: dict[str, tuple[list[int], dict[str, Any]]] = {
-    WIDE: (
-        [120, 160],
-        {
-            "model": "ftheta",
-            "ftheta": {
-                "principal_point": [79.0, 60.5],
-                "reference_poly": "pixel_to_angle",
-                "pixeldist_to_angle": [0, 0.0125, 1e-6],
-                "angle_to_pixeldist": [0, 80.0],
-                "max_angle": 1.35,
-                "linear_cde": {"linear_c": 1.01, "linear_d": 0.002, "linear_e": -0.001},
-            },
-        },
-    ),
-    FRONT: (
-        [96, 160],
-        {
-            "model": "opencv_pinhole",
-            "opencv_pinhole": {
-                "focal_length": [110.0, 112.0],
-                "principal_point": [81.0, 47.0],
-                "radial": [-0.1, 0.02, 0, 0, 0, 0],
-                "tangential": [0.001, -0.002],
-                "thin_prism": [0.001, 0, -0.001, 0],
-            },
-        },
-    ),
-    AROUND: (
-        [120, 120],
-        {
-            "model": "opencv_fisheye",
-            "opencv_fisheye": {
-                "focal_length": [38.0, 38.0],
-                "principal_point": [60.0, 60.0],
-                "radial": [0.01, -0.002],
-                "max_angle": 1.5,
-            },
-        },
-    ),
+    WIDE: ([120, 160], {"model": "ftheta", "ftheta": F_THETA}),
+    FRONT: ([96, 160], {"model": "opencv_pinhole", "opencv_pinhole": PINHOLE}),
+    AROUND: ([120, 120], {"model": "opencv_fisheye", "opencv_fisheye": FISHEYE}),
 }
 
 
@@ -105,35 +79,21 @@ def street(folder: Path, scene_id: str = SCENE, world_count: int = 400, seed: in
     mask = np.zeros((12, 16, 4), np.uint8)
     mask[9:] = 20, 40, 60, 255
     Image.fromarray(mask).save(place / "hood.png")
+    mount = {"translation_m": [1.5, 0.1, 1.4], "rotation_xyzw": list(FORWARD)}
+    cameras = [
+        {"logical_id": name, "resolution_hw": size, "shutter_type": "GLOBAL", "intrinsics": lens}
+        | {"pose_in_rig": copy.deepcopy(mount)}
+        for name, (size, lens) in LENSES.items()
+    ]
+    track = {
+        **{"track_id": "car", "semantic_class": "automobile", "size_m": [4.5, 2.0, 1.6], "gaussians": "car.ply"},
+        "timestamps_us": [START_US, 2_500_000],
+        "poses": [[9, 3, 1.6, 0, 0, 0, 1], [9, -3, 1.6, 0, 0, 0.5, 0.8660254037844386]],
+    }
+    rig = {"timestamps_us": [START_US, END_US], "poses": [[0, 0, 0, 0, 0, 0, 1], [20, 0, 0, 0, 0, 0, 1]]}
     manifest = {
-        "format": "lumigrad.drive",
-        "version": 1,
-        "scene_id": scene_id,
-        "time_range_us": [START_US, END_US],
-        "gaussians": [{"file": "world.ply"}],
-        "tracks": [
-            {
-                "track_id": "car",
-                "semantic_class": "automobile",
-                "size_m": [4.5, 2.0, 1.6],
-                "gaussians": "car.ply",
-                "timestamps_us": [START_US, 2_500_000],
-                "poses": [[9, 3, 1.6, 0, 0, 0, 1], [9, -3, 1.6, 0, 0, 0.5, 0.8660254037844386]],
-            }
-        ],
-        "cameras": [
-            {
-                "logical_id": name,
-                "resolution_hw": size,
-                "shutter_type": "GLOBAL",
-                "pose_in_rig": {"translation_m": [1.5, 0.1, 1.4], "rotation_xyzw": list(FORWARD)},
-                "intrinsics": lens,
-            }
-            for name, (size, lens) in LENSES.items()
-        ],
-        "trajectories": [
-            {"timestamps_us": [START_US, END_US], "poses": [[0, 0, 0, 0, 0, 0, 1], [20, 0, 0, 0, 0, 0, 1]]}
-        ],
+        **{"format": "lumigrad.drive", "version": 1, "scene_id": scene_id, "time_range_us": [START_US, END_US]},
+        **{"gaussians": [{"file": "world.ply"}], "tracks": [track], "cameras": cameras, "trajectories": [rig]},
         "ego_masks": [{"camera_logical_id": WIDE, "rig_config_id": "rig-1", "image": "hood.png"}],
     }
     made = Street(folder, world, car, manifest)
@@ -188,13 +148,8 @@ def frame(name: str = FRONT, *, at: Any = (1.5, 0.1, 1.4), end: Any = None, **fi
     stop = start if end is None else end if hasattr(end, "vec") else pose(end, FORWARD)
     (height, width), _ = LENSES[name]
     given = {
-        "scene_id": SCENE,
-        "resolution_h": height,
-        "resolution_w": width,
-        "camera_intrinsics": camera_spec(name),
-        "frame_start_us": 1_500_000,
-        "frame_end_us": 1_530_000,
-        "image_format": PNG,
+        **{"scene_id": SCENE, "resolution_h": height, "resolution_w": width, "camera_intrinsics": camera_spec(name)},
+        **{"frame_start_us": 1_500_000, "frame_end_us": 1_530_000, "image_format": PNG},
         "sensor_pose": MESSAGES["PosePair"](start_pose=start, end_pose=stop),
     }
     return MESSAGES["Frame"](**{**given, **fields})

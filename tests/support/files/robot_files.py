@@ -31,6 +31,8 @@ class JointLine:
         )
 
 
+MIMIC = '<mimic joint="left" multiplier="-1" offset="0.005"/>'
+FLIPPED = "1.570796327 3.141592654 3.141592654"
 # A prismatic mast, an arm with a continuous joint, a gripper whose second finger mimics the first, and a fixed flag.
 ZOO = (
     JointLine("mount", "fixed", "world", "base", "0.1 0 0.2", "0 0 0.3"),
@@ -39,14 +41,7 @@ ZOO = (
     JointLine("wrist", "revolute", "arm", "hand", "0 0.4 0", "1.2 0.1 -0.7", "0 -1 0", (-1.5, 0.5)),
     JointLine("left", "prismatic", "hand", "left_finger", "0 0.02 0.1", axis="0 1 0", limits=(0.0, 0.04)),
     JointLine(
-        "right",
-        "prismatic",
-        "hand",
-        "right_finger",
-        "0 -0.02 0.1",
-        axis="0 1 0",
-        limits=(-0.04, 0.0),
-        inner='<mimic joint="left" multiplier="-1" offset="0.005"/>',
+        "right", "prismatic", "hand", "right_finger", "0 -0.02 0.1", axis="0 1 0", limits=(-0.04, 0.0), inner=MIMIC
     ),
     JointLine("pole", "fixed", "mast", "flag", "0 0 0.5", "0 0 1"),
 )
@@ -64,14 +59,7 @@ UR10E = (
     JointLine("elbow_joint", "revolute", "upper_arm_link", "forearm_link", "-0.6127 0 0"),
     JointLine("wrist_1_joint", "revolute", "forearm_link", "wrist_1_link", "-0.57155 0 0.17415"),
     JointLine("wrist_2_joint", "revolute", "wrist_1_link", "wrist_2_link", "0 -0.11985 0", "1.570796327 0 0"),
-    JointLine(
-        "wrist_3_joint",
-        "revolute",
-        "wrist_2_link",
-        "wrist_3_link",
-        "0 0.11655 0",
-        "1.570796327 3.141592654 3.141592654",
-    ),
+    JointLine("wrist_3_joint", "revolute", "wrist_2_link", "wrist_3_link", "0 0.11655 0", FLIPPED),
     JointLine("flange", "fixed", "wrist_3_link", "tool0"),
 )
 

@@ -8,28 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client.compat.curobo import (
-    Capsule,
-    CollisionCheckerType,
-    CollisionQueryBuffer,
-    Cuboid,
-    CuroboArgumentError,
-    Cylinder,
-    Mesh,
-    Obstacle,
-    Pose,
-    Sphere,
-    TensorDeviceType,
-    VoxelGrid,
-    WorldCollisionConfig,
-    WorldConfig,
-    WorldMeshCollision,
-    WorldPrimitiveCollision,
-    WorldVoxelCollision,
-    create_collision_checker,
-)
+from lumigrad.client.compat import curobo
 
-CPU = TensorDeviceType(torch.device("cpu"))
+CPU = curobo.TensorDeviceType(torch.device("cpu"))
 TURNED = [0.2, -0.1, 0.3, np.cos(0.4), 0.0, np.sin(0.4), 0.0]
 TETRAHEDRON = {
     "vertices": [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]],
@@ -37,16 +18,16 @@ TETRAHEDRON = {
 }
 
 
-def checker(model=None, **options) -> WorldMeshCollision:
-    config = WorldCollisionConfig(**{"tensor_args": CPU, "max_distance": 2.0, **options}, world_model=model)
-    return create_collision_checker(config)
+def checker(model=None, **options) -> curobo.WorldMeshCollision:
+    config = curobo.WorldCollisionConfig(**{"tensor_args": CPU, "max_distance": 2.0, **options}, world_model=model)
+    return curobo.create_collision_checker(config)
 
 
-def signed(world: WorldMeshCollision, points: np.ndarray) -> np.ndarray:
+def signed(world: curobo.WorldMeshCollision, points: np.ndarray) -> np.ndarray:
     """Signed distances of points, positive inside."""
     spheres = torch.zeros(1, 1, len(points), 4)
     spheres[0, 0, :, :3] = torch.from_numpy(points)
-    buffer = CollisionQueryBuffer.initialize_from_shape(spheres.shape, CPU, world.collision_types)
+    buffer = curobo.CollisionQueryBuffer.initialize_from_shape(spheres.shape, CPU, world.collision_types)
     return world.get_sphere_distance(spheres, buffer, 1.0, 0.0, compute_esdf=True)[0, 0].numpy()
 
 
@@ -67,13 +48,13 @@ def cylinder_distance(points: np.ndarray, radius: float, height: float) -> np.nd
 
 BASE, TIP = np.array([0.1, 0.0, -0.2]), np.array([0.3, 0.2, 0.3])
 SHAPES = {
-    "sphere": (Sphere("it", TURNED, radius=0.4), lambda p: np.linalg.norm(p, axis=1) - 0.4),
+    "sphere": (curobo.Sphere("it", TURNED, radius=0.4), lambda p: np.linalg.norm(p, axis=1) - 0.4),
     "capsule": (
-        Capsule("it", TURNED, radius=0.2, base=BASE.tolist(), tip=TIP.tolist()),
+        curobo.Capsule("it", TURNED, radius=0.2, base=BASE.tolist(), tip=TIP.tolist()),
         lambda p: capsule_distance(p, BASE, TIP, 0.2),
     ),
-    "cylinder": (Cylinder("it", TURNED, radius=0.3, height=0.8), lambda p: cylinder_distance(p, 0.3, 0.8)),
-    "cuboid": (Cuboid("it", TURNED, dims=[0.4, 0.6, 0.8]), lambda p: box_distance(p, np.array([0.2, 0.3, 0.4]))),
+    "cylinder": (curobo.Cylinder("it", TURNED, radius=0.3, height=0.8), lambda p: cylinder_distance(p, 0.3, 0.8)),
+    "cuboid": (curobo.Cuboid("it", TURNED, dims=[0.4, 0.6, 0.8]), lambda p: box_distance(p, np.array([0.2, 0.3, 0.4]))),
 }
 
 
@@ -87,19 +68,19 @@ def to_world(points: np.ndarray) -> np.ndarray:
 def test_meshes_of_shapes_have_their_distances(kind: str) -> None:
     shape, reference = SHAPES[kind]
     points = np.random.default_rng(2).uniform(-0.7, 0.7, (400, 3))
-    world = checker(WorldConfig(**{kind: [shape]}).get_mesh_world())
+    world = checker(curobo.WorldConfig(**{kind: [shape]}).get_mesh_world())
     # Facets lie inside the round surfaces, by at most 0.3 % of a radius.
     np.testing.assert_allclose(signed(world, to_world(points)), -reference(points), atol=2e-3)
-    support = WorldConfig.create_collision_support_world(WorldConfig(**{kind: [shape]}))
+    support = curobo.WorldConfig.create_collision_support_world(curobo.WorldConfig(**{kind: [shape]}))
     assert (len(support.cuboid), len(support.mesh)) == ((1, 0) if kind == "cuboid" else (0, 1))
     np.testing.assert_allclose(signed(checker(support), to_world(points)), -reference(points), atol=2e-3)
 
 
 def test_boxes_are_those_around_the_shapes() -> None:
-    boxes = WorldConfig(**{kind: [shape] for kind, (shape, _) in SHAPES.items()}).get_obb_world().cuboid
+    boxes = curobo.WorldConfig(**{kind: [shape] for kind, (shape, _) in SHAPES.items()}).get_obb_world().cuboid
     dims = [box.dims for box in boxes]
     np.testing.assert_allclose(dims, [[0.8] * 3, [0.4, 0.6, 0.8], [0.6, 0.6, 0.9], [0.6, 0.6, 0.8]], atol=2e-3)
-    assert all(isinstance(box, Cuboid) for box in boxes)
+    assert all(isinstance(box, curobo.Cuboid) for box in boxes)
     middle = to_world((BASE + TIP)[None] / 2)[0]
     np.testing.assert_allclose(boxes[2].pose[:3], middle, atol=1e-3)
 
@@ -107,24 +88,24 @@ def test_boxes_are_those_around_the_shapes() -> None:
 def test_arguments_have_the_order_of_the_original() -> None:
     common = ["name", "pose", "scale", "color", "texture_id", "texture", "material", "tensor_args"]
     for kind, own in {
-        Cuboid: ["dims"],
-        Sphere: ["radius", "position"],
-        Capsule: ["radius", "base", "tip"],
-        Cylinder: ["radius", "height"],
-        Mesh: ["file_path", "file_string", "urdf_path", "vertices", "faces"],
-        VoxelGrid: ["dims", "voxel_size", "feature_tensor", "xyzr_tensor", "feature_dtype"],
+        curobo.Cuboid: ["dims"],
+        curobo.Sphere: ["radius", "position"],
+        curobo.Capsule: ["radius", "base", "tip"],
+        curobo.Cylinder: ["radius", "height"],
+        curobo.Mesh: ["file_path", "file_string", "urdf_path", "vertices", "faces"],
+        curobo.VoxelGrid: ["dims", "voxel_size", "feature_tensor", "xyzr_tensor", "feature_dtype"],
     }.items():
-        assert issubclass(kind, Obstacle)
+        assert issubclass(kind, curobo.Obstacle)
         assert list(inspect.signature(kind).parameters)[: len(common) + len(own)] == [*common, *own]
-    assert Sphere("ball", position=[1, 2, 3], radius=1.0).pose == [1, 2, 3, 1, 0, 0, 0]
+    assert curobo.Sphere("ball", position=[1, 2, 3], radius=1.0).pose == [1, 2, 3, 1, 0, 0, 0]
     assert CPU.as_torch_dict() == {"device": torch.device("cpu"), "dtype": torch.float32}
     assert CPU.cpu() == CPU
-    assert WorldPrimitiveCollision is WorldVoxelCollision is WorldMeshCollision
+    assert curobo.WorldPrimitiveCollision is curobo.WorldVoxelCollision is curobo.WorldMeshCollision
 
 
 def test_dimensions_in_the_place_of_scale_are_not_taken_for_such() -> None:
-    with pytest.raises(CuroboArgumentError, match=r"^dims: expected three lengths > 0, got \[0.0, 0.0, 0.0\]"):
-        checker(WorldConfig(cuboid=[Cuboid("table", None, (1.0, 1.0, 1.0))]))
+    with pytest.raises(curobo.CuroboArgumentError, match=r"^dims: expected three lengths > 0, got \[0.0, 0.0, 0.0\]"):
+        checker(curobo.WorldConfig(cuboid=[curobo.Cuboid("table", None, (1.0, 1.0, 1.0))]))
 
 
 def test_configurations_come_from_dictionaries() -> None:
@@ -135,23 +116,23 @@ def test_configurations_come_from_dictionaries() -> None:
         "cylinder": {"can": {"radius": 0.1, "height": 0.2}},
     }
     options = {"checker_type": "MESH", "max_distance": 0.3, "n_envs": 2, "cache": {"obb": 5}, "unknown": 1}
-    world = WorldConfig.from_dict(data)
+    world = curobo.WorldConfig.from_dict(data)
     assert [each.name for each in world.objects] == ["ball", "table", "arm", "can"]
-    support = WorldConfig.create_collision_support_world(world)
-    config = WorldCollisionConfig.load_from_dict(options, support, CPU)
-    assert (config.checker_type, config.max_distance, config.n_envs) == (CollisionCheckerType.MESH, 0.3, 2)
-    made = WorldMeshCollision(config)
+    support = curobo.WorldConfig.create_collision_support_world(world)
+    config = curobo.WorldCollisionConfig.load_from_dict(options, support, CPU)
+    assert (config.checker_type, config.max_distance, config.n_envs) == (curobo.CollisionCheckerType.MESH, 0.3, 2)
+    made = curobo.WorldMeshCollision(config)
     assert made.world_model is support and made.get_obstacle_names() == ["table", "ball", "arm", "can"]
-    again = WorldCollisionConfig.load_from_dict(options, [{"cuboid": data["cuboid"]}, {}], CPU)
+    again = curobo.WorldCollisionConfig.load_from_dict(options, [{"cuboid": data["cuboid"]}, {}], CPU)
     assert [len(model.cuboid) for model in again.world_model] == [1, 0]
-    with pytest.raises(CuroboArgumentError, match=r"world_model.sphere: .*create_collision_support_world"):
+    with pytest.raises(curobo.CuroboArgumentError, match=r"world_model.sphere: .*create_collision_support_world"):
         checker(world)
 
 
 def test_worlds_are_changed_and_copied() -> None:
-    world = WorldConfig(cuboid=[Cuboid("table", dims=[1.0] * 3)])
+    world = curobo.WorldConfig(cuboid=[curobo.Cuboid("table", dims=[1.0] * 3)])
     copy = world.clone()
-    copy.add_obstacle(Mesh("wedge", **TETRAHEDRON))
+    copy.add_obstacle(curobo.Mesh("wedge", **TETRAHEDRON))
     copy.get_obstacle("table").dims[0] = 2.0
     assert (world.get_cache_dict(), copy.get_cache_dict()) == ({"obb": 1, "mesh": 0}, {"obb": 1, "mesh": 1})
     assert world.get_obstacle("table").dims == [1.0] * 3 and world.get_obstacle("wedge") is None
@@ -159,19 +140,19 @@ def test_worlds_are_changed_and_copied() -> None:
     assert len(merged) == 1 and merged[0].arrays()[1].shape == (12 + 4, 3)
     copy.remove_obstacle("table")
     assert [each.name for each in copy.objects] == ["wedge"]
-    with pytest.raises(CuroboArgumentError, match=r"^obstacle: expected Sphere, Cuboid, .* got str"):
+    with pytest.raises(curobo.CuroboArgumentError, match=r"^obstacle: expected Sphere, Cuboid, .* got str"):
         copy.add_obstacle("table")
 
 
 def test_cuboids_and_meshes_change_by_name_and_number() -> None:
-    world = checker(WorldConfig(mesh=[Mesh("wedge", [0, 0, 5, 1, 0, 0, 0], **TETRAHEDRON)]))
-    world.add_obb(Cuboid("table", [0.0, 0, 0, 1, 0, 0, 0], dims=[1.0, 1.0, 1.0]))
-    world.add_obb_from_raw("box", torch.tensor([0.5, 0.5, 0.5]), 0, obj_w_pose=Pose([-3.0, 0, 0]))
+    world = checker(curobo.WorldConfig(mesh=[curobo.Mesh("wedge", [0, 0, 5, 1, 0, 0, 0], **TETRAHEDRON)]))
+    world.add_obb(curobo.Cuboid("table", [0.0, 0, 0, 1, 0, 0, 0], dims=[1.0, 1.0, 1.0]))
+    world.add_obb_from_raw("box", torch.tensor([0.5, 0.5, 0.5]), 0, obj_w_pose=curobo.Pose([-3.0, 0, 0]))
     probes = np.array([[0.0, 0, 0], [3.0, 0, 0], [0.1, 0.1, 5.1]], np.float32)
     np.testing.assert_allclose(signed(world, probes), [0.5, 0.25, 0.1], atol=1e-6)
     assert (world.get_obb_idx("box"), world.get_mesh_idx("wedge")) == (1, 0)
     world.update_obb_dims(torch.tensor([[0.2, 0.8, 0.8]]), env_obj_idx=1)
-    world.update_obb_pose(Pose([0.0, 0.3, 0.0]), name="table")
+    world.update_obb_pose(curobo.Pose([0.0, 0.3, 0.0]), name="table")
     np.testing.assert_allclose(signed(world, probes), [0.2, 0.1, 0.1], atol=1e-6)
     world.enable_obb(False, "box")
     world.enable_mesh(False, env_mesh_idx=0)
@@ -184,13 +165,13 @@ def test_cuboids_and_meshes_change_by_name_and_number() -> None:
         (lambda: world.enable_mesh(True, "box"), "^name: expected one of wedge, got 'box'"),
         (lambda: world.enable_obb(True, env_obj_idx=2), "^env_obj_idx: expected a name, or .* one of 2 cuboids, got 2"),
     ):
-        with pytest.raises(CuroboArgumentError, match=text):
+        with pytest.raises(curobo.CuroboArgumentError, match=text):
             call()
 
 
 def test_voxel_grids_are_filled_later_and_copied() -> None:
-    empty = VoxelGrid("grid", [1.0, 0, 0, 1, 0, 0, 0], dims=[0.8, 0.8, 0.8], voxel_size=0.1)
-    world = checker(WorldConfig(voxel=[empty]))
+    empty = curobo.VoxelGrid("grid", [1.0, 0, 0, 1, 0, 0, 0], dims=[0.8, 0.8, 0.8], voxel_size=0.1)
+    world = checker(curobo.WorldConfig(voxel=[empty]))
     # Centres of voxels.
     probes = np.array([[1.05, 0.05, 0.05], [1.15, -0.05, 0.05]], np.float32)
     assert (signed(world, probes) < -1).all()
@@ -209,30 +190,30 @@ def test_voxel_grids_are_filled_later_and_copied() -> None:
     copy.feature_tensor += 1.0
     np.testing.assert_array_equal(signed(world, probes), found)
     world.clear_voxelization_cache()
-    with pytest.raises(CuroboArgumentError, match=r"^name: expected one of grid, got 'other'"):
-        world.update_voxel_data(VoxelGrid("other"))
+    with pytest.raises(curobo.CuroboArgumentError, match=r"^name: expected one of grid, got 'other'"):
+        world.update_voxel_data(curobo.VoxelGrid("other"))
 
 
 def test_point_clouds_become_the_surface_of_their_voxels() -> None:
     points = np.random.default_rng(0).uniform(0.0, 0.4, (4000, 3))
-    mesh = Mesh.from_pointcloud(points, pitch=0.1, pose=[1.0, 0, 0, 1, 0, 0, 0])
+    mesh = curobo.Mesh.from_pointcloud(points, pitch=0.1, pose=[1.0, 0, 0, 1, 0, 0, 0])
     inside = np.random.default_rng(1).uniform(-0.2, 0.6, (200, 3))
     expected = box_distance(inside - 0.2, np.full(3, 0.2))
     np.testing.assert_allclose(
-        signed(checker(WorldConfig(mesh=[mesh])), inside + np.array([1.0, 0, 0])), -expected, atol=1e-5
+        signed(checker(curobo.WorldConfig(mesh=[mesh])), inside + np.array([1.0, 0, 0])), -expected, atol=1e-5
     )
-    far = Mesh.from_pointcloud(points, pitch=0.1, filter_close_points=0.3).arrays()[0]
+    far = curobo.Mesh.from_pointcloud(points, pitch=0.1, filter_close_points=0.3).arrays()[0]
     assert len(far) < len(mesh.arrays()[0]) * 2 and np.linalg.norm(far, axis=1).min() > 0.1
     for cloud, text in ((np.zeros((3, 2)), "^pointcloud: expected finite points"), (np.zeros((0, 3)), "at least one")):
-        with pytest.raises(CuroboArgumentError, match=text):
-            Mesh.from_pointcloud(cloud)
+        with pytest.raises(curobo.CuroboArgumentError, match=text):
+            curobo.Mesh.from_pointcloud(cloud)
 
 
 def test_buffers_are_copied() -> None:
-    buffer = CollisionQueryBuffer.initialize_from_shape((1, 1, 2, 4), CPU)
+    buffer = curobo.CollisionQueryBuffer.initialize_from_shape((1, 1, 2, 4), CPU)
     copy = buffer.clone()
     copy.mesh_collision_buffer.distance_buffer += 1.0
     assert (
         not buffer.mesh_collision_buffer.distance_buffer.any()
-        and CollisionQueryBuffer().clone().get_gradient_buffer() is None
+        and curobo.CollisionQueryBuffer().clone().get_gradient_buffer() is None
     )

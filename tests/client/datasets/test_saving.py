@@ -63,12 +63,8 @@ def test_fisheyes_are_saved_with_their_coefficients(tmp_path):
 
 CALIBRATIONS = {
     "ftheta": FThetaLens(
-        cx=31,
-        cy=25,
-        max_angle=1.2,
-        angle_to_pixel_distance=(0, 50, 1),
-        pixel_distance_to_angle=(0, 0.02),
-        linear=(1.1, 0.1, 0),
+        **{"cx": 31, "cy": 25, "max_angle": 1.2, "linear": (1.1, 0.1, 0)},
+        **{"angle_to_pixel_distance": (0, 50, 1), "pixel_distance_to_angle": (0, 0.02)},
     ),
     "fisheye": FisheyeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), max_angle=1.1),
     "wide fisheye": FisheyeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), max_angle=1.9, behind=True),

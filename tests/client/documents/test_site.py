@@ -21,18 +21,8 @@ WAIT_S = 150
 ROOT = Path(__file__).parents[3]
 WINDOW = {"width": 1400, "height": 900}
 PAGES = (
-    "index",
-    "spheres",
-    "gaussians",
-    "meshes",
-    "training",
-    "gallery",
-    "command_line",
-    "which_call",
-    "tutorials/fit_an_image",
-    "operations",
-    "operations/monitoring",
-    "reference/contract",
+    *("index", "spheres", "gaussians", "meshes", "training", "gallery", "command_line", "which_call"),
+    *("tutorials/fit_an_image", "operations", "operations/monitoring", "reference/contract"),
 )
 
 # Whether all texts of a drawing lie within it and are at least 8 pixels high.

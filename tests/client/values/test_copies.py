@@ -14,28 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import (
-    AdaptiveDensity,
-    Camera,
-    Client,
-    Cuboid,
-    Distances,
-    Frame,
-    Gaussians,
-    GaussianSettings,
-    Loss,
-    LumigradError,
-    Mesh,
-    Obstacle,
-    PinholeLens,
-    Rate,
-    Spheres,
-    TargetImage,
-    Timings,
-    UnscentedTransform,
-    VoxelGrid,
-    World,
-)
+from lumigrad import client as api
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.base.arrays import NamedArrays, Tensors
 from support.meshes.shapes import box
@@ -43,14 +22,14 @@ from support.training.scenes import gaussian_lesson
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
-CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
+CAMERA = api.Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
 SCENE = gaussian_lesson(40).scene
 WAYS: dict[str, Callable[[Any], Any]] = {
     "pickled": lambda value: pickle.loads(pickle.dumps(value)),
     "copied": copy.copy,
     "copied deeply": copy.deepcopy,
 }
-WORLD = World([Obstacle(Cuboid((1, 1, 1)))])
+WORLD = api.World([api.Obstacle(api.Cuboid((1, 1, 1)))])
 
 
 @pytest.fixture(params=WAYS, ids=lambda name: name.replace(" ", "-"))
@@ -72,22 +51,28 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def values() -> dict[str, Any]:
     shape = box((1.0, 1.0, 1.0))
-    mesh = Mesh(shape.vertices, shape.faces)
-    lens = PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
+    mesh = api.Mesh(shape.vertices, shape.faces)
+    lens = api.PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
     return {
         "gaussians": SCENE,
-        "spheres": Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
+        "spheres": api.Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
         "mesh": mesh,
-        "world": World([Obstacle(mesh), Obstacle(VoxelGrid(np.ones((3, 3, 3)), 0.1)), Obstacle(Cuboid((1, 2, 3)))]),
-        "target": TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
+        "world": api.World(
+            [
+                api.Obstacle(mesh),
+                api.Obstacle(api.VoxelGrid(np.ones((3, 3, 3)), 0.1)),
+                api.Obstacle(api.Cuboid((1, 2, 3))),
+            ]
+        ),
+        "target": api.TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
         "camera": CAMERA,
-        "sensor": Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24),
-        "timings": Timings({"queue": 1.0}, 2.0, 3.0),
-        "settings": GaussianSettings(near=0.1),
-        "unscented": UnscentedTransform(),
-        "rate": Rate(1e-3, 1e-4, 10),
-        "loss": Loss(),
-        "density": AdaptiveDensity(),
+        "sensor": api.Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24),
+        "timings": api.Timings({"queue": 1.0}, 2.0, 3.0),
+        "settings": api.GaussianSettings(near=0.1),
+        "unscented": api.UnscentedTransform(),
+        "rate": api.Rate(1e-3, 1e-4, 10),
+        "loss": api.Loss(),
+        "density": api.AdaptiveDensity(),
     }
 
 
@@ -98,13 +83,13 @@ def test_values(name: str, way: Callable[[Any], Any]) -> None:
 
 
 def test_a_copy_of_timings_is_read_only(way: Callable[[Any], Any]) -> None:
-    timings = way(Timings({"kernel.blend": 1.5}))
+    timings = way(api.Timings({"kernel.blend": 1.5}))
     assert timings.kernel_ms == 1.5
     with pytest.raises(TypeError):
         timings.stages["queue"] = 1.0
 
 
-def test_results(client: Client, way: Callable[[Any], Any]) -> None:
+def test_results(client: api.Client, way: Callable[[Any], Any]) -> None:
     handle = client.put(SCENE)
     frame = client.render(handle, [CAMERA, CAMERA], outputs=("color", "depth"), retain=True)
     found = client.query(WORLD, np.zeros((3, 4)), outputs=("distance", "normal"), retain=True)
@@ -131,7 +116,7 @@ def test_results(client: Client, way: Callable[[Any], Any]) -> None:
 def test_a_copy_in_the_same_process_computes_what_it_lacks(make: Callable[[Any], Any]) -> None:
     upstream = np.ones((24, 32, 3), np.float32)
     # A worker of its own, since other tests' states may be given back at any time.
-    with worker("--device", "cpu") as process, Client(process.target) as client:
+    with worker("--device", "cpu") as process, api.Client(process.target) as client:
         frame = client.render(SCENE, CAMERA, retain=True)
         found = client.query(WORLD, np.full((3, 4), 0.1), outputs=("distance",), retain=True)
         twin, double = make(frame), make(found)
@@ -152,7 +137,7 @@ def test_a_copy_in_the_same_process_computes_what_it_lacks(make: Callable[[Any],
     assert frame.color.max() < 7.0
 
 
-def test_what_was_unpickled_has_arrays_and_no_client(client: Client, tmp_path: Path) -> None:
+def test_what_was_unpickled_has_arrays_and_no_client(client: api.Client, tmp_path: Path) -> None:
     frame = client.render(SCENE, CAMERA, retain=True)
     found = client.query(WORLD, np.zeros((3, 4)), retain=True)
     (tmp_path / "results").write_bytes(pickle.dumps((frame, found)))
@@ -189,7 +174,7 @@ def test_results_of_coroutines(worker_process: WorkerProcess, way: Callable[[Any
                 assert_same(way(result), result)
             twin = way(frame)
             if way is WAYS["pickled"]:
-                with pytest.raises(LumigradError, match="was unpickled"):
+                with pytest.raises(api.LumigradError, match="was unpickled"):
                     await twin.backward(frame.color)
             else:
                 assert (await twin.backward(frame.color)).means.shape == (40, 3)
@@ -200,18 +185,18 @@ def test_results_of_coroutines(worker_process: WorkerProcess, way: Callable[[Any
 def test_spread_results(worker_process: WorkerProcess, way: Callable[[Any], Any]) -> None:
     host, port = worker_process.target.split(":")
     # Two addresses of one worker.
-    with Client([worker_process.target, f"localhost:{port}"]) as both:
+    with api.Client([worker_process.target, f"localhost:{port}"]) as both:
         frame = both.render(SCENE, [CAMERA] * 4, spread=True, retain=True)
         found = both.query(WORLD, np.zeros((4, 2, 3, 4)), spread=True, outputs=("distance",))
         for result in (frame, found):
             assert_same(way(result), result)
         if way is not WAYS["pickled"]:
             assert way(frame).backward(np.ones_like(frame.color)).means.shape == (40, 3)
-    assert isinstance(frame, Frame) and isinstance(found, Distances) and host
+    assert isinstance(frame, api.Frame) and isinstance(found, api.Distances) and host
 
 
 def test_what_has_connections_says_why_it_is_neither_pickled_nor_copied(worker_process: WorkerProcess) -> None:
-    with Client(worker_process.target) as own, own.stream(SCENE) as stream:
+    with api.Client(worker_process.target) as own, own.stream(SCENE) as stream:
         assert copy.copy(own).info().device == own.info().device
         with own.trainer(SCENE, [CAMERA], [np.zeros((24, 32, 3), np.uint8)], rates={"sh0": 1e-3}) as trainer:
             for each in (own, AsyncClient(worker_process.target), stream, trainer, {"client": own}):
@@ -224,7 +209,7 @@ def test_what_has_connections_says_why_it_is_neither_pickled_nor_copied(worker_p
 def test_no_value_takes_the_callers_array() -> None:
     """Arrays that a value is made of stay writeable for the caller."""
     byte = np.zeros((4, 5, 3), np.uint8)
-    TargetImage(byte, mask=byte[..., 0].copy())
+    api.TargetImage(byte, mask=byte[..., 0].copy())
     byte[0, 0] = 1
     shape = box((1.0, 1.0, 1.0))
     given = {
@@ -238,13 +223,13 @@ def test_no_value_takes_the_callers_array() -> None:
         "view": np.eye(4),
         **{name: np.array(array) for name, array in SCENE.tensors.items()},
     }
-    mesh = Mesh(given["vertices"], given["faces"])
-    World([Obstacle(mesh, given["pose"]), Obstacle(VoxelGrid(given["grid"], 0.1))])
-    TargetImage(given["float"], mask=given["mask"], depth=given["depth"])
-    Gaussians(**{name: given[name] for name in SCENE.tensors})
-    Spheres(given["means"], np.ones((40, 3)), given["opacities"])
-    Camera.opencv(10.0, 10.0, 5.0, 5.0, given["view"][:3, :3], given["view"][:3, 3], 10, 10)
-    lens = PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
-    Camera.sensor(lens, given["view"][:3, :3], given["view"][:3, 3], 32, 24)
+    mesh = api.Mesh(given["vertices"], given["faces"])
+    api.World([api.Obstacle(mesh, given["pose"]), api.Obstacle(api.VoxelGrid(given["grid"], 0.1))])
+    api.TargetImage(given["float"], mask=given["mask"], depth=given["depth"])
+    api.Gaussians(**{name: given[name] for name in SCENE.tensors})
+    api.Spheres(given["means"], np.ones((40, 3)), given["opacities"])
+    api.Camera.opencv(10.0, 10.0, 5.0, 5.0, given["view"][:3, :3], given["view"][:3, 3], 10, 10)
+    lens = api.PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
+    api.Camera.sensor(lens, given["view"][:3, :3], given["view"][:3, 3], 32, 24)
     for name, array in given.items():
         assert array.flags.writeable, name

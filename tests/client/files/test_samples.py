@@ -108,23 +108,25 @@ def test_what_is_no_path_is_refused_and_not_the_current_folder(read: Callable[[A
         read(path)
 
 
+CONTENT = b"ply\nformat ascii 1.0\n"
+COMPRESSED = [
+    *(("scene.ply.gz", b"\x1f\x8b", "gunzip {}"), ("a.OBJ.XZ", b"", "unxz {}"), ("b.yml.zst", b"", "unzstd {}")),
+    *(("c.tar.gz", b"", "tar xf {}"), ("d.7z", b"", "7z x {}")),
+    ("scene.ply", gzip.compress(CONTENT), "gunzip < {} > NEW"),
+    ("scene.ply", bz2.compress(CONTENT), "bunzip2 < {} > NEW"),
+    ("scene.ply", lzma.compress(CONTENT), "unxz < {} > NEW"),
+    ("scene.ply", b"\x28\xb5\x2f\xfd" + CONTENT, "unzstd < {} > NEW"),
+]
+
+
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(
-    ("name", "unpack"),
-    [
-        ("scene.ply.gz", "gunzip"),
-        ("a.OBJ.XZ", "unxz"),
-        ("b.yml.zst", "unzstd"),
-        ("c.tar.gz", "tar xf"),
-        ("d.7z", "7z x"),
-    ],
-)
-def test_compressed_files_are_refused_with_what_unpacks_them(
-    tmp_path: Path, read: Callable[[Any], Any], name: str, unpack: str
+@pytest.mark.parametrize(("name", "content", "unpack"), COMPRESSED)
+def test_compressed_files_are_known_by_name_or_content_and_refused_with_what_unpacks_them(
+    tmp_path: Path, read: Callable[[Any], Any], name: str, content: bytes, unpack: str
 ):
     path = tmp_path / name
-    path.write_bytes(b"\x1f\x8b")
-    said = f"{path}: expected an unpacked file: `{unpack} {path}` unpacks it"
+    path.write_bytes(content)
+    said = f"{path}: expected an unpacked file: `{unpack.format(path)}` unpacks it"
     with pytest.raises(InvalidArgument, match=rf"^(path|urdf|spheres|folder): {re.escape(said)}$"):
         read(path)
     # A folder may have such a name, and a file that does not exist is reported as that.
@@ -133,26 +135,6 @@ def test_compressed_files_are_refused_with_what_unpacks_them(
         read(path)
         raise FileNotFoundError
     assert "unpacked" not in str(caught.value)
-
-
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(
-    ("pack", "unpack"),
-    [
-        (gzip.compress, "gunzip"),
-        (bz2.compress, "bunzip2"),
-        (lzma.compress, "unxz"),
-        (lambda content: b"\x28\xb5\x2f\xfd" + content, "unzstd"),
-    ],
-)
-def test_compressed_files_are_known_by_their_content_too(
-    tmp_path: Path, read: Callable[[Any], Any], pack: Callable[[bytes], bytes], unpack: str
-):
-    path = tmp_path / "scene.ply"
-    path.write_bytes(pack(b"ply\nformat ascii 1.0\n"))
-    said = f"{path}: expected an unpacked file: `{unpack} < {path} > NEW` unpacks it"
-    with pytest.raises(InvalidArgument, match=rf"^(path|urdf|spheres|folder): {re.escape(said)}$"):
-        read(path)
 
 
 def test_gzip_streams_of_spz_are_read_whatever_they_are_called(tmp_path: Path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import DefaultStrategy, MCMCStrategy, Strategy, rasterization
+from lumigrad.client.compat.gsplat.scene import GaussianScene
 from lumigrad.client.compat.gsplat.strategy.rows import Splats, relocated
 from support.workers.worker import WorkerProcess
 
@@ -218,38 +219,13 @@ def test_wrong_parameters_and_optimizers_are_named() -> None:
         DefaultStrategy().check_sanity(params, optimizers)
 
 
-class Followed:
-    """A scene like gsplat's that follows the changes of rows."""
-
-    def __init__(self, count: int) -> None:
-        self.rows = torch.arange(count)
-        self.seen: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-
-        def note(*arguments: torch.Tensor) -> None:
-            self.seen.append(name)
-            if name in ("on_duplicate", "on_sample_add"):
-                self.rows = torch.cat([self.rows, self.rows[arguments[0]]])
-            elif name == "on_split":
-                self.rows = torch.cat([self.rows[arguments[1]], *[self.rows[arguments[0]]] * 2])
-            elif name == "on_remove":
-                self.rows = self.rows[~arguments[0]]
-            elif name == "on_relocate":
-                self.rows[arguments[0]] = self.rows[arguments[1]]
-
-        return note
-
-
 @pytest.mark.parametrize(("kind", "packed"), [("default", False), ("absgrad", True), ("mcmc", True)])
 def test_a_training_with_a_strategy_learns_a_picture(kind: str, packed: bool, worker_process: WorkerProcess) -> None:
     torch.manual_seed(0)
     size = 32
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     picture = torch.stack([rows < 16, columns < 16, rows > columns], dim=-1).float()[None]
-    params = parameters(60)
+    params = torch.nn.ParameterDict(parameters(60))
     rates = {"means": 0.01, "quats": 0.01, "scales": 0.03, "opacities": 0.05, "colors": 0.03}
     optimizers = {name: torch.optim.Adam([value], lr=rates[name]) for name, value in params.items()}
     views, intrinsics = torch.eye(4)[None], torch.tensor([[[30.0, 0, 16], [0, 30, 16], [0, 0, 1]]])
@@ -259,7 +235,7 @@ def test_a_training_with_a_strategy_learns_a_picture(kind: str, packed: bool, wo
     if kind != "mcmc":
         strategy = DefaultStrategy(absgrad=kind == "absgrad", reset_every=70, grow_grad2d=1e-3, prune_opa=0.05, **due)
     strategy.check_sanity(params, optimizers)
-    state, followed = strategy.initialize_state(), Followed(60)
+    state, followed = strategy.initialize_state(), GaussianScene.from_splats(params, "it", {"row": torch.arange(60)})
     options: dict[str, Any] = {"scene": followed, **({"lr": 0.01} if kind == "mcmc" else {"packed": packed})}
     losses, counts = [], set()
     for step in range(100):
@@ -277,6 +253,7 @@ def test_a_training_with_a_strategy_learns_a_picture(kind: str, packed: bool, wo
         losses.append(loss.item())
         counts.add(len(params["means"]))
     assert min(losses[-25:]) < 0.5 * losses[0]
-    assert len(counts) > 2 and {len(value) for value in params.values()} == {len(followed.rows)}
-    expected = {"on_sample_add"} if kind == "mcmc" else {"on_duplicate", "on_split"}
-    assert expected & set(followed.seen)
+    rows = followed.signal["row"]
+    assert (
+        len(counts) > 2 and {len(value) for value in params.values()} == {len(rows)} and len(rows.unique()) < len(rows)
+    )

@@ -207,13 +207,8 @@ def test_occupied_voxels_of_a_box():
 def test_a_field_is_an_obstacle(client):
     source = checker(WorldConfig(cuboid=[Cuboid("table", None, dims=(0.6, 0.6, 0.6))]), max_distance=2.0)
     grid = source.get_esdf_in_bounding_box(Cuboid("box", None, dims=(1.6, 1.6, 1.6)), 0.05)
-    world = checker(
-        WorldConfig(
-            voxel=[
-                VoxelGrid("grid", AT, dims=grid.dims, voxel_size=grid.voxel_size, feature_tensor=grid.feature_tensor)
-            ]
-        )
-    )
+    options = {"dims": grid.dims, "voxel_size": grid.voxel_size, "feature_tensor": grid.feature_tensor}
+    world = checker(WorldConfig(voxel=[VoxelGrid("grid", AT, **options)]))
     found = costs(world, (1.75, 0, 0, 0.1), (2.4, 0, 0, 0.05), (9.0, 0, 0, 0.1))
     np.testing.assert_allclose(found, [0.05 + 0.1, 0.0, 0.0], atol=0.06)
     assert found[0] > 0.05 and found[1:] == [0.0, 0.0]

@@ -108,20 +108,14 @@ def test_files_keep_the_parameters(tmp_path: Path):
     kept = torch.arange(COUNT) != 3
     for name, value in gsplat.load_ply_to_splats(path).items():
         assert torch.equal(value, given[name][kept]), name
-    for form, suffix, atol in (
-        ("ply", ".ply", 1e-6),
-        ("splat", ".splat", 0.02),
-        ("ply_compressed", ".compressed.ply", 0.02),
-    ):
+    forms = {"ply": (".ply", 1e-6), "splat": (".splat", 0.02), "ply_compressed": (".compressed.ply", 0.02)}
+    for form, (suffix, atol) in forms.items():
         file = tmp_path / f"scene{suffix}"
         gsplat.export_splats(**given, format=form, save_to=file)
         scene = Gaussians.load(file)
         order, reference = (np.argsort(each[:, 0]) for each in (scene.means, given["means"][kept].numpy()))
-        for name, expected in (
-            ("means", given["means"]),
-            ("scales", given["scales"].exp()),
-            ("opacities", given["opacities"].sigmoid()),
-        ):
+        shown = {"means": given["means"], "scales": given["scales"].exp(), "opacities": given["opacities"].sigmoid()}
+        for name, expected in shown.items():
             np.testing.assert_allclose(getattr(scene, name)[order], expected[kept].numpy()[reference], atol=atol)
     gsplat.export_splats(**splats(0), save_to=path)
     assert all(len(value) == 0 for value in gsplat.load_ply_to_splats(path).values())

@@ -119,12 +119,8 @@ def test_a_trainer_of_gsplat_runs_unchanged(worker_process: WorkerProcess, tmp_p
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["last"] < 0.5 * found["first"] and found["count"] != 60, found
-    assert (found["ranks"], found["version"], found["main"], found["args"]) == (
-        1,
-        "1.6.0",
-        "__main__",
-        ["default", "scene.ply"],
-    )
+    assert (found["ranks"], found["version"], found["main"]) == (1, "1.6.0", "__main__")
+    assert found["args"] == ["default", "scene.ply"]
     assert len(gsplat.load_ply_to_splats(tmp_path / "scene.ply")["means"]) == found["count"]
 
 

@@ -15,11 +15,8 @@ from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT = 40, 30, 30
 SIZE = {"width": WIDTH, "height": HEIGHT}
-TABLES = {
-    "lidar_elevations": torch.linspace(0.3, -0.3, 8),
-    "lidar_azimuths": torch.linspace(0.5, -0.5, 20),
-    "lidar_offsets": torch.zeros(8),
-}
+TABLES = {"lidar_elevations": torch.linspace(0.3, -0.3, 8), "lidar_azimuths": torch.linspace(0.5, -0.5, 20)}
+TABLES |= {"lidar_offsets": torch.zeros(8)}
 ALONG = {"with_ut": True, "with_eval3d": True, "packed": False}
 
 
@@ -138,9 +135,7 @@ def test_a_windshield_that_bends_nothing_may_stand_before_parallel_rays(
         torch.testing.assert_close(behind, plain, rtol=0, atol=1e-4 if model == "pinhole" else 0)
     for name in ("horizontal_poly", "vertical_poly"):
         bent = SimpleNamespace(**{**vars(glass), name: getattr(glass, name) + 0.01})
-        with pytest.raises(
-            gsplat.GsplatArgumentError, match=r"^external_distortion_coeffs: expected none with an ortho"
-        ):
+        with pytest.raises(gsplat.GsplatArgumentError, match=r"^external_distortion_coeffs: expected none with an ort"):
             rendered("localhost:1", **ALONG, camera_model="ortho", external_distortion_coeffs=bent)
 
 

@@ -95,15 +95,8 @@ def test_mode_1_counts_hits_and_refuses_backward(renderer, client, batched):
     tensors = batch()
     own = tensors if batched else element(tensors, 0)
     own["vert_pos"].requires_grad_()
-    image, info = renderer(
-        **own,
-        gamma=0.1,
-        max_depth=12.0,
-        min_depth=3.0,
-        mode=1,
-        percent_allowed_difference=0.0,
-        return_forward_info=True,
-    )
+    options = {"gamma": 0.1, "max_depth": 12.0, "min_depth": 3.0, "percent_allowed_difference": 0.0}
+    image, info = renderer(**own, **options, mode=1, return_forward_info=True)
     assert info is None
     assert image.shape == ((BATCH,) if batched else ()) + (HEIGHT, WIDTH, 1)
     assert image.dtype == torch.float32

@@ -145,9 +145,7 @@ def test_photographs_that_are_missing_are_counted_and_the_first_is_named(tmp_pat
     else:
         prefix = "" if form == "colmap" else "images/"
         FORMS[form](tmp_path, [f"{prefix}photo_{k}.jpg" for k in range(5)])
-    with pytest.warns(
-        UserWarning, match=r"3 of 5 photographs were not found, the first is (images/)?photo_2.*left out"
-    ):
+    with pytest.warns(UserWarning, match=r"3 of 5 photographs were not found, the first is (images/)?photo_2.*left"):
         found, _ = shots_of(Capture.load(tmp_path), 99, "black")
     assert len(found) == 2
 

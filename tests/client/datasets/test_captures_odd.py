@@ -221,11 +221,11 @@ def test_of_two_values_of_one_field_none_is_chosen(tmp_path: Path) -> None:
 def test_colours_of_points_in_text_are_levels_or_fractions(tmp_path: Path) -> None:
     write_ring(tmp_path, "colmap", RING)
     text = (tmp_path / "points3D.txt").read_text()
-    for written, expected in (
-        ("255 0 51", (1, 0, 0.2)),
-        ("1.0 0.0 0.2", (1, 0, 0.2)),
-        ("1 0 1", (1 / 255, 0, 1 / 255)),
-    ):
+    for written, expected in {
+        "255 0 51": (1, 0, 0.2),
+        "1.0 0.0 0.2": (1, 0, 0.2),
+        "1 0 1": (1 / 255, 0, 1 / 255),
+    }.items():
         (tmp_path / "points3D.txt").write_text(text.replace(" 9 9 9 ", f" {written} "))
         points = Capture.load(tmp_path).points
         assert points is not None

@@ -89,14 +89,17 @@ def test_noise(folder, name, start, rest):
 
 
 HEADER_LINES = [
+    *("format ascii 1.0", "format binary_little_endian 1.0", "element chunk 1", "element vertex 3"),
     *(
-        "format ascii 1.0",
-        "format binary_little_endian 1.0",
-        "element chunk 1",
-        "element vertex 3",
         "element vertex -1",
+        "element vertex 99999999999999999999",
+        "element",
+        "end_header",
+        "",
+        "\xe9",
+        "comment c",
+        "property quad x",
     ),
-    *("element vertex 99999999999999999999", "element", "end_header", "", "\xe9", "comment c", "property quad x"),
     *("property list uchar int x", "property float x", "property float y", "property float z", "property float min_x"),
     *("property uint packed_position", "property uint packed_rotation", "property uint packed_scale"),
     *("property uint packed_color", "property float f_dc_0", "property float scale_0", "property float rot_0"),
@@ -111,25 +114,13 @@ def test_ply_headers_of_any_lines(folder, lines, body):
 
 def meta_variants() -> list[object]:
     whole = json.loads(sog_files(cloud(count=40), 2)["meta.json"])
-    variants: list[object] = [
-        None,
-        [],
-        7,
-        {},
-        {"version": 3},
-        {"version": 2, "count": -4},
-        {"version": 2, "count": True},
-    ]
+    variants: list[object] = [None, [], 7, {}, {"version": 3}]
+    variants += [{"version": 2, "count": -4}, {"version": 2, "count": True}]
     for entry in ("means", "scales", "quats", "sh0", "shN", "count"):
         for value in (None, 0, "x", [], {}, 10**30, {"files": ["../secret"]}, {"files": [3]}, {"mins": [None] * 3}):
             variants.append({**whole, entry: value})
-    for entry, key in (
-        ("means", "mins"),
-        ("means", "maxs"),
-        ("scales", "codebook"),
-        ("shN", "bands"),
-        ("shN", "count"),
-    ):
+    for name in ("means.mins", "means.maxs", "scales.codebook", "shN.bands", "shN.count"):
+        entry, key = name.split(".")
         for value in (None, 4, [1e400] * 256, [10**400] * 256, ["1"] * 256, [0.0], {"a": 1}):
             variants.append({**whole, entry: {**whole[entry], key: value}})
     return variants

@@ -100,18 +100,14 @@ def test_content_behind_what_a_header_counts_is_not_left_out(tmp_path: Path, nam
     path = tmp_path / "scene.ply"
     write(path, FULL, kind="double" if name == "types" else "float")
     path.write_bytes(TAILS[name](path.read_bytes()))
-    with pytest.raises(
-        InvalidArgument, match=r"scene\.ply: expected the end of the file behind \d vertex, as its header"
-    ):
+    with pytest.raises(InvalidArgument, match=r"scene\.ply: expected the end of the file behind \d vertex, as its"):
         read_scene(path)
 
 
 def test_rows_of_text_behind_what_a_header_counts_are_not_left_out(tmp_path: Path) -> None:
     lines = ["ply", "format ascii 1.0", "element vertex 1", *(f"property float {name}" for name in "xyz"), "end_header"]
     (tmp_path / "points.ply").write_text("\n".join([*lines, "1 2 3", "4 5 6", ""]))
-    with pytest.raises(
-        InvalidArgument, match=r"points\.ply: expected the end of the file behind 1 vertex, as its header"
-    ):
+    with pytest.raises(InvalidArgument, match=r"points\.ply: expected the end of the file behind 1 vertex, as its"):
         Points.load(tmp_path / "points.ply")
 
 

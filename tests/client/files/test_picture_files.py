@@ -118,9 +118,7 @@ def test_a_photograph_of_another_shape_is_refused_with_both_sizes(tmp_path: Path
     with pytest.raises(InvalidArgument, match=rf"a\.png: expected a photograph of 32x48 like its camera.*{said}"):
         shot(image)
     sideways = save(tmp_path / "b.jpg", UPRIGHT[8:24], 6)
-    with pytest.raises(
-        InvalidArgument, match=r"b\.jpg: expected .* of 32x48 .*got 16x32 with EXIF orientation 6; crop"
-    ):
+    with pytest.raises(InvalidArgument, match=r"b\.jpg: expected .* of 32x48 .*got 16x32 with EXIF orientation 6;"):
         shot(sideways)
 
 
@@ -154,9 +152,7 @@ MASK = np.where(np.arange(HEIGHT)[:, None] < 12, 0, 255).astype(np.uint8) * np.o
 def test_masks_are_turned_like_photographs_or_refused(tmp_path: Path):
     image = save(tmp_path / "a.png", UPRIGHT)
     sideways = save(tmp_path / "b.png", MASK.swapaxes(0, 1))
-    with pytest.raises(
-        InvalidArgument, match=r"b\.png: expected a mask of 32x48 like its camera.*got 48x32; turn the m"
-    ):
+    with pytest.raises(InvalidArgument, match=r"b\.png: expected a mask of 32x48 like its camera.*got 48x32; turn the"):
         shot(image, sideways)
     with pytest.raises(InvalidArgument, match=r"c\.png: expected a mask of 32x48 .*got 32x32; crop"):
         shot(image, save(tmp_path / "c.png", MASK[:WIDTH]))
@@ -215,9 +211,7 @@ def test_colours_of_16_bits_are_scaled_too_and_those_of_fewer_refused(tmp_path: 
     deep_colours(tmp_path / "a.png", UPRIGHT.astype(np.uint16) * 257)
     np.testing.assert_array_equal(read_picture(tmp_path / "a.png", WHOLE), UPRIGHT)
     deep_colours(tmp_path / "b.png", UPRIGHT.astype(np.uint16) * 16)
-    with pytest.raises(
-        InvalidArgument, match=r"b\.png: expected levels up to 65,535 .* got at most 3,\d+, like a sensor"
-    ):
+    with pytest.raises(InvalidArgument, match=r"b\.png: expected levels up to 65,535 .* got at most 3,\d+, like a"):
         read_picture(tmp_path / "b.png", WHOLE)
 
 
@@ -353,9 +347,7 @@ def test_what_compression_and_smooth_edges_leave_of_black_is_no_label(tmp_path: 
 def test_a_mask_in_colours_and_in_transparency_is_refused(tmp_path: Path, color: int | None):
     pixels = UPRIGHT if color is None else np.full((HEIGHT, WIDTH, 3), color, np.uint8)
     Image.fromarray(np.dstack([pixels, MASK]), "RGBA").save(tmp_path / "a.png")
-    with pytest.raises(
-        InvalidArgument, match=r"a\.png: expected a mask in its colours or in its transparency, got both"
-    ):
+    with pytest.raises(InvalidArgument, match=r"a\.png: expected a mask in its colours or in its transparency, got"):
         read_mask(tmp_path / "a.png", WHOLE)
 
 

@@ -211,9 +211,7 @@ def test_spheres_are_seen_by_plain_pinholes_only(camera, text):
 def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():
     for camera in (opencv(rotation=2 * np.eye(3)), opencv(model="fisheye"), inria()):
         RenderRequest(GAUSSIANS, (camera,), True, GaussianSettings(), ("color",))
-    with pytest.raises(
-        InvalidArgument, match=r"^camera: expected opencv, inria or sensor for Gaussians, got PulsarModel"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^camera: expected opencv, inria or sensor for Gaussians, got PulsarMo"):
         RenderRequest(GAUSSIANS, (Camera.pulsar([0.0] * 8, 8, 8),), True, GaussianSettings(), ("color",))
 
 

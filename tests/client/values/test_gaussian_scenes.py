@@ -144,9 +144,7 @@ def test_a_frame_without_its_state_is_computed_again(client):
 
 def test_backward_says_what_it_needs(client):
     frame = client.render(cloud(), orbit(1)[0])
-    with pytest.raises(
-        InvalidArgument, match=r"^color: expected at least one of color, alpha, depth, transmittance, ex"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^color: expected at least one of color, alpha, depth, transmittance,"):
         frame.backward()
     for name in ("depth", "expected_depth", "inverse_depth"):
         with pytest.raises(InvalidArgument, match=rf"^{name}: expected a frame that has the output, got Frame\(color"):
@@ -154,9 +152,7 @@ def test_backward_says_what_it_needs(client):
     with pytest.raises(InvalidArgument, match="wanted"):
         frame.backward(np.ones_like(frame.color), wanted=("radii",))
     spheres = client.render(Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), orbit(1)[0])
-    with pytest.raises(
-        InvalidArgument, match=r"^transmittance: belongs to Gaussians, but this frame shows spheres; leav"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^transmittance: belongs to Gaussians, but this frame shows spheres; l"):
         spheres.backward(transmittance=np.ones((HEIGHT, WIDTH)))
 
 

@@ -169,9 +169,7 @@ def test_wrong_arguments(path, options, message):
 
 
 def test_locked_joints_beyond_their_limits_are_warned_of(path):
-    with pytest.warns(
-        UserWarning, match=r"^locked: wrist is at -90, beyond its limits of -1.5 to 0.5; joint values are"
-    ):
+    with pytest.warns(UserWarning, match=r"^locked: wrist is at -90, beyond its limits of -1.5 to 0.5; joint values"):
         Robot.load(path, ZOO_SPHERES, locked={"wrist": -90})
 
 

@@ -131,12 +131,8 @@ def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, 
     # Programs on Windows write paths like these.
     files = {f"{name}_filenames": [f".\\images\\photo_{k}.jpg" for k in which] for name, which in lists.items()}
     both = set(lists.get("train", "")) & set(lists.get("test", ""))
-    told = (
-        pytest.warns(UserWarning, match=r"train_filenames and test_filenames both name photo_0, ")
-        if both
-        else nullcontext()
-    )
-    with told:
+    told = pytest.warns(UserWarning, match=r"train_filenames and test_filenames both name photo_0, ")
+    with told if both else nullcontext():
         capture = Capture.load(write(tmp_path, 8, **files))
     found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
     assert ["".join(names(part)) for part in divide(found, None, capture.split)] == [fitted, held_out]

@@ -53,11 +53,8 @@ def _after_porting(block: str) -> str:
 
 def blocks_of(document: Path, language: str) -> list[str]:
     """The texts of a document's blocks in a language."""
-    return [
-        block["text"]
-        for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))
-        if block["language"] == language
-    ]
+    blocks = _BLOCK.finditer(document.read_text(encoding="utf-8"))
+    return [block["text"] for block in blocks if block["language"] == language]
 
 
 def languages_of(document: Path) -> set[str]:

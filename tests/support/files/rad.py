@@ -13,14 +13,8 @@ import numpy as np
 from support.gaussians.clouds import Cloud
 
 # How columns are stored unless a test says otherwise, as Spark's own tool does by default.
-USUAL = {
-    "center": "f32_lebytes",
-    "alpha": "f16",
-    "rgb": "r8_delta",
-    "scales": "ln_0r8",
-    "orientation": "oct88r8",
-    "sh": "s8",
-}
+USUAL = {"center": "f32_lebytes", "alpha": "f16", "rgb": "r8_delta"}
+USUAL |= {"scales": "ln_0r8", "orientation": "oct88r8", "sh": "s8"}
 _RANGES = {"alpha": (0.0, 2.0), "rgb": (-1.0, 2.0), "scales": (-12.0, 9.0), "sh": (-1.0, 1.0)}
 
 

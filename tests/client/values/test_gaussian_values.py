@@ -130,13 +130,6 @@ def test_matrices_that_mirror_flatten_or_have_another_shape_are_refused():
         scene.transformed(TURNED.T)
 
 
-def test_covariances_stand_for_quats_and_scales():
-    given = {**colored(), "quats": None, "scales": None, "covariances": np.ones((COUNT, 6))}
-    gaussians = Gaussians(**given)
-    assert list(gaussians.tensors) == ["means", "covariances", "opacities", "colors"]
-    assert repr(gaussians) == "Gaussians(4 Gaussians, covariances, 3 channels)"
-
-
 def test_colors_may_have_an_axis_of_cameras():
     for leading, shape in (((), (5, COUNT, 3)), ((2,), (2, 5, COUNT, 3))):
         gaussians = Gaussians(**{**colored(*leading), "colors": np.zeros(shape)})
@@ -147,6 +140,8 @@ def test_colors_may_have_an_axis_of_cameras():
 def test_covariances_need_no_quats_and_scales():
     made = Gaussians(means=np.zeros((2, 3)), covariances=np.ones((2, 6)), opacities=[0, 1], colors=np.ones((2, 3)))
     assert made.quats is None and made.scales is None
+    assert list(made.tensors) == ["means", "covariances", "opacities", "colors"]
+    assert repr(made) == "Gaussians(2 Gaussians, covariances, 3 channels)"
     with pytest.raises(InvalidArgument, match=r"^opacities: expected shape \[2\], got none"):
         Gaussians(np.zeros((2, 3)), covariances=np.ones((2, 6)), colors=np.ones((2, 3)))
 

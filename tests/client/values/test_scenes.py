@@ -33,15 +33,6 @@ def test_a_scene_is_uploaded_once(client, worker_process):
     assert worker_process.metric("lumigrad_calls_total", method="SceneService.Put", code="OK") == puts
 
 
-def test_content_names_the_scene(client):
-    scene = cloud(101)
-    handle = client.put(scene)
-    assert len(handle.content_hash) == 64
-    changed = client.put(Spheres(scene.positions, scene.colors, scene.radii, np.ones(len(scene))))
-    assert changed.content_hash != handle.content_hash
-    assert changed.scene_id != handle.scene_id
-
-
 def test_get_list_and_delete(client):
     handle = client.put(cloud(102, opacities=True))
     assert client.get(handle.scene_id) == handle

@@ -1,15 +1,16 @@
-"""`SdfMeshWarpPy` and `SweptSdfMeshWarpPy`: values, gradients, buffers, slots and refusals, near boxes."""
+"""`SdfMeshWarpPy` and `SweptSdfMeshWarpPy`: values, gradients, buffers, slots and refusals, and the oracle's cases."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from lumigrad.client.compat.curobo import CuroboArgumentError, SdfMeshWarpPy, register_mesh, unregister_mesh
-from support.calls.curobo_calls import IDENTITY, Slots, Term
+from support.calls.curobo_calls import ABSENT, IDENTITY, Slots, Term, files, oracle_term
 from support.meshes import shapes as mesh_shapes
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
@@ -243,3 +244,29 @@ def test_tensors_may_be_on_a_gpu():
     cost.sum().backward()
     assert cost.device.type == spheres.grad.device.type == "cuda"
     assert spheres.grad[0, 0, 0, 0].item() == -1
+
+
+@pytest.mark.skipif(not files(), reason=ABSENT)
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("calls", [1, 2], ids=["fresh", "used"])
+def test_costs_and_gradients_are_those_of_double_precision(path: Path, calls: int):
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    term = oracle_term(arrays)
+    for _ in range(calls):
+        spheres = torch.from_numpy(arrays["spheres"].copy()).requires_grad_()
+        cost = term(spheres)
+        cost.sum().backward()
+    weight, expected = float(arrays["weight"]), arrays["ref_cost"]
+    tolerance = 1e-5 * weight + 1e-4 * np.abs(expected).max()
+    wrong = arrays["ref_ok_cost"] & ~(np.abs(cost.detach().numpy() - expected) <= tolerance)
+    assert not wrong.any(), np.argwhere(wrong)
+    difference = np.abs(spheres.grad.numpy() - arrays["ref_grad"]).max(axis=-1)
+    # Rounding may exceed the tiny gradient of a case that hardly touches, so the tolerance has a floor.
+    scale = max(np.abs(arrays["ref_grad"]).max(), 1e-2 * weight)
+    wrong = arrays["ref_ok_grad"] & ~(difference <= 2e-3 * scale)
+    assert not wrong.any(), np.argwhere(wrong)
+    buffer, gradient, sparsity = term.buffers_for(spheres)
+    assert cost.data_ptr() == buffer.data_ptr()
+    assert torch.equal(gradient, spheres.grad)
+    assert torch.equal(sparsity != 0, buffer != 0)

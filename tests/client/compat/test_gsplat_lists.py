@@ -197,14 +197,6 @@ def test_lists_have_every_tile_that_an_ellipse_touches_in_the_order_of_depth():
     assert lists.offsets.dtype == lists.flatten_ids.dtype == lists.tiles_per_gauss.dtype == torch.int32
 
 
-def test_no_gaussians_have_no_tiles():
-    empty = Projected(
-        torch.zeros(0).long(), *(torch.zeros(0, size) for size in (2, 2, 3)), torch.zeros(0), torch.zeros(0)
-    )
-    lists = intersect(empty, 2, 16, 3, 2)
-    assert not len(lists.isect_ids) and not lists.offsets.any() and lists.offsets.shape == (2, 2, 3)
-
-
 def test_later_values_are_computed_once_and_only_if_read():
     computed = []
 

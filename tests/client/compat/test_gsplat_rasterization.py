@@ -1,13 +1,16 @@
-"""gsplat's function on a worker: shapes, the dictionary, and the gradients that densification strategies read."""
+"""gsplat's function on a worker: shapes, the dictionary, gradients for strategies, and harmonics of each camera."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from lumigrad.client.compat.gsplat import rasterization
+from lumigrad.client.compat.gsplat import RollingShutterType, rasterization, rasterization_2dgs
+from support.gaussians.sensor_arguments import pose6
 from support.gaussians.splats import COUNT, HEIGHT, WIDTH, splats
-from support.rotations import rotations
 from support.workers.worker import WorkerProcess
 
 CAMERAS = 2
@@ -49,8 +52,8 @@ def test_one_rank_holds_all_gaussians(rasterize):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=str)
 def test_results_and_the_dictionary_have_their_shapes(rasterize, batch, packed):
-    colors, alphas, meta = rasterize(splats(*batch), packed=packed, tile_size=8)
-    assert colors.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 3)
+    colors, alphas, meta = rasterize(splats(*batch, colors=(37,)), packed=packed, tile_size=8, channel_chunk=8)
+    assert colors.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 37)
     assert alphas.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 1)
     assert " ".join(meta) == KEYS
     views = (*batch, CAMERAS)
@@ -157,23 +160,6 @@ def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
     assert shared.grad[:, :4].any() and not shared.grad[:, 4:].any()
 
 
-def test_any_number_of_channels_and_covariances(rasterize):
-    tensors = splats(colors=(37,))
-    root = rotations(tensors["quats"]) * tensors["scales"][:, None]
-    covars = root @ root.transpose(-1, -2)
-    color = rasterize(tensors, channel_chunk=8)[0]
-    assert color.shape[-1] == 37
-    color.square().sum().backward()
-    direct = {name: tensors[name].grad for name in ("quats", "scales")}
-    for name in direct:
-        tensors[name].grad = None
-    from_covars = rasterize({**tensors, "quats": None, "scales": None}, covars=covars)[0]
-    torch.testing.assert_close(from_covars, color, rtol=1e-4, atol=1e-4)
-    from_covars.square().sum().backward()
-    for name, gradient in direct.items():
-        torch.testing.assert_close(tensors[name].grad, gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max()))
-
-
 def test_a_near_plane_of_zero_is_accepted(rasterize):
     assert torch.equal(rasterize(splats(), near_plane=0.0)[0], rasterize(splats(), near_plane=1e-6)[0])
 
@@ -194,3 +180,76 @@ def test_scales_count_by_their_absolute_values(rasterize, sparse):
         assert one.is_sparse == other.is_sparse and one.to_dense().abs().max() > 0
         factor = signs if name == "scales" else 1.0
         torch.testing.assert_close(other.to_dense() * factor, one.to_dense(), msg=name)
+
+
+ROLLING: dict[str, Any] = {"with_ut": True, "packed": False}
+ROLLING |= {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}
+ALONG: dict[str, Any] = {**ROLLING, "with_eval3d": True, "render_mode": "RGB-Ed"}
+CASES: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any]]] = [
+    (rasterization, (), {"packed": False, "render_mode": "RGB+ED"}),
+    (rasterization, (2,), {"packed": True, "sparse_grad": True}),
+    (rasterization, (), ROLLING),
+    (rasterization, (2,), ALONG),
+    (rasterization_2dgs, (), {}),
+]
+
+
+def harmonics(*batch: int) -> dict[str, torch.Tensor]:
+    # More coefficients than are used, and some colours are clamped at 0.
+    colors = torch.rand(*batch, CAMERAS, COUNT, 16, 3, generator=torch.Generator().manual_seed(1)) - 0.6
+    return {**splats(*batch), "colors": colors}
+
+
+def of_camera(tensors: dict[str, torch.Tensor], camera: int, batch: int) -> dict[str, torch.Tensor]:
+    """The arguments of a call for one camera, with coefficients [.., N, K, D]."""
+    found = dict(tensors)
+    for name in {"viewmats", "viewmats_rs", "Ks"} & set(found):
+        found[name] = found[name].narrow(batch, camera, 1)
+    return {**found, "colors": found["colors"].select(batch, camera)}
+
+
+@pytest.mark.parametrize(("function", "batch", "options"), CASES)
+def test_harmonics_of_each_camera_are_those_of_calls_of_its_own(
+    function: Callable[..., Any], batch: tuple[int, ...], options: dict[str, Any], worker_process: WorkerProcess
+) -> None:
+    tensors = harmonics(*batch)
+    if "rolling_shutter" in options:
+        tensors["viewmats_rs"] = tensors["viewmats"].detach() + 0.3 * torch.eye(4).roll(3, 1).tril(-3).T
+    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    given = {"sh_degree": 2, "width": WIDTH, "height": HEIGHT, "target": worker_process.target, **options}
+
+    def taken() -> dict[str, torch.Tensor]:
+        found = {name: leaf.grad.to_dense() for name, leaf in leaves.items() if leaf.grad is not None}
+        for leaf in leaves.values():
+            leaf.grad = None
+        for name in {"viewmats", "viewmats_rs"} & set(found):
+            # A worker's gradients are tangent to a sensor's rotation, those through the matrix are not: compare poses.
+            matrices = (values.detach().reshape(-1, 4, 4).numpy() for values in (leaves[name], found[name]))
+            found[name] = torch.from_numpy(pose6(*matrices))
+        return found
+
+    image = function(**leaves, **given)[0]
+    upstream = torch.rand(image.shape, generator=torch.Generator().manual_seed(8))
+    image.backward(upstream)
+    found = taken()
+    single = [function(**of_camera(leaves, camera, len(batch)), **given)[0] for camera in range(CAMERAS)]
+    expected = torch.cat(single, len(batch))
+    torch.testing.assert_close(image, expected, rtol=1e-4, atol=1e-5)
+    expected.backward(upstream)
+    theirs = taken()
+    assert found.keys() == theirs.keys() >= {"colors", "means", "viewmats"}
+    for name, gradient in theirs.items():
+        atol = 1e-4 * max(float(gradient.abs().max()), 1e-3)
+        torch.testing.assert_close(
+            found[name], gradient, rtol=1e-3, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert all(bool(found[name].any()) for name in ("colors", "means", "viewmats"))
+
+
+def test_extra_signals_go_with_harmonics_of_each_camera(worker_process: WorkerProcess) -> None:
+    tensors, signals = harmonics(), torch.rand(COUNT, 2)
+    given = {"sh_degree": 1, "width": WIDTH, "height": HEIGHT, "target": worker_process.target}
+    plain = rasterization(**tensors, **given)[0]
+    image, _, meta = rasterization(**tensors, **given, extra_signals=signals, backgrounds=torch.zeros(CAMERAS, 3))
+    torch.testing.assert_close(image, plain)
+    assert meta["render_extra_signals"].max() > 0.1

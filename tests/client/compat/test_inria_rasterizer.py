@@ -80,14 +80,6 @@ def test_results_have_their_shapes_and_inputs_their_gradients(rasterizer):
     assert not tensors["shs"].grad[:, 4:].any()
 
 
-def test_the_second_plane_is_the_share_of_the_background(rasterizer):
-    tensors = scene()
-    _, _, (_, transmittance) = rasterizer()(**tensors)
-    black = rasterizer(settings(bg=torch.zeros(3)))(**tensors)[0]
-    white = rasterizer(settings(bg=torch.ones(3)))(**tensors)[0]
-    torch.testing.assert_close(white - black, transmittance.expand(3, -1, -1), atol=1e-6, rtol=0)
-
-
 def test_optional_arguments_may_be_left_out(rasterizer):
     tensors = scene()
     expected = rasterizer()(**tensors)[0]

@@ -63,10 +63,6 @@ def test_the_constructor_refuses(changes, name, number):
     assert isinstance(refused.value, InvalidArgument)
 
 
-def test_the_largest_n_track_is_allowed():
-    renderer(n_track=128)
-
-
 LONG = torch.tensor([0.0, 0, 0, 0, 0, 0, 100, 20])
 
 FORWARD = [

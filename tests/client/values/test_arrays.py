@@ -1,5 +1,4 @@
-"""Arrays of other libraries come in, and results go out, by DLPack; without copies where that is possible;
-and what spheres take and refuse."""
+"""Arrays of other libraries come in, and results go out, by DLPack, if possible without copies; spheres of arrays."""
 
 from __future__ import annotations
 

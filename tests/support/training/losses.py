@@ -12,21 +12,21 @@ from support.gaussians.cases import random_of
 
 
 def window(sigma: float = 1.5, radius: int = 5) -> Tensor:
-    """[11, 11], adds up to 1."""
+    """[2 radius + 1, 2 radius + 1], adds up to 1."""
     x = torch.arange(-radius, radius + 1, dtype=torch.float64)
     line = torch.exp(-(x**2) / (2 * sigma**2))
     line /= line.sum()
     return line[:, None] * line[None, :]
 
 
-def similarity(x: Tensor, y: Tensor, padding: str) -> Tensor:
+def similarity(x: Tensor, y: Tensor, padding: str, radius: int = 5) -> Tensor:
     """[C, H', W', K] structural similarities of images [C, H, W, K]; the map is smaller for valid padding."""
     views, height, width, channels = x.shape
-    kernel = window().to(x.dtype)[None, None]
+    kernel = window(radius=radius).to(x.dtype)[None, None]
 
     def mean(values: Tensor) -> Tensor:
         planes = values.permute(0, 3, 1, 2).reshape(-1, 1, height, width)
-        return torch.nn.functional.conv2d(planes, kernel, padding=5 if padding == "same" else 0)
+        return torch.nn.functional.conv2d(planes, kernel, padding=radius if padding == "same" else 0)
 
     mx, my = mean(x), mean(y)
     xx, yy, xy = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my

@@ -31,31 +31,20 @@ class SweptCollisionCost:
 
     def forward(self, spheres: torch.Tensor) -> torch.Tensor:
         self.buffer.update_buffer_shape(spheres.shape, self.tensor_args, self.world.collision_types)
+        settings = (self.weight, self.activation_distance, self.speed_dt)
         distance = self.world.get_swept_sphere_distance(
-            spheres,
-            self.buffer,
-            self.weight,
-            self.activation_distance,
-            self.speed_dt,
-            sweep_steps=4,
-            enable_speed_metric=True,
+            spheres, self.buffer, *settings, sweep_steps=4, enable_speed_metric=True
         )
         return distance.sum(dim=-1)
 
 
 def world_of(tensor_args: TensorDeviceType) -> WorldMeshCollision:
     bumpy = mesh_shapes.torus(24, 12)
-    model = WorldConfig(
-        cuboid=[Cuboid(name="table", pose=[0.0, 0.0, -0.5, 1, 0, 0, 0], dims=[3.0, 3.0, 0.2])],
-        mesh=[Mesh(name="torus", pose=[0.0, 0.0, 0.0, 1, 0, 0, 0], vertices=bumpy.vertices, faces=bumpy.faces)],
-    )
-    config = WorldCollisionConfig(
-        tensor_args,
-        world_model=model,
-        cache={"mesh": 4, "obb": 4},
-        checker_type=CollisionCheckerType.MESH,
-        max_distance=0.3,
-    )
+    table = Cuboid(name="table", pose=[0.0, 0.0, -0.5, 1, 0, 0, 0], dims=[3.0, 3.0, 0.2])
+    torus = Mesh(name="torus", pose=[0.0, 0.0, 0.0, 1, 0, 0, 0], vertices=bumpy.vertices, faces=bumpy.faces)
+    model, cache = WorldConfig(cuboid=[table], mesh=[torus]), {"mesh": 4, "obb": 4}
+    kind = CollisionCheckerType.MESH
+    config = WorldCollisionConfig(tensor_args, world_model=model, cache=cache, checker_type=kind, max_distance=0.3)
     return WorldMeshCollision(config)
 
 
@@ -83,11 +72,9 @@ def test_a_trajectory_is_pushed_out_of_collision():
 
     def penetration() -> float:
         buffer = CollisionQueryBuffer.initialize_from_shape((2, 12, 3, 4), tensor_args, world.collision_types)
-        no_activation = tensor_args.to_device([0.0])
+        weight, no_activation = tensor_args.to_device([1.0]), tensor_args.to_device([0.0])
         with torch.no_grad():
-            return (
-                world.get_sphere_distance(spheres(), buffer, tensor_args.to_device([1.0]), no_activation).max().item()
-            )
+            return world.get_sphere_distance(spheres(), buffer, weight, no_activation).max().item()
 
     before = penetration()
     for _ in range(60):

@@ -8,29 +8,13 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import DefaultStrategy, fully_fused_projection, rasterization, rasterization_2dgs
+from support.gaussians.splats import HEIGHT, WIDTH, splats
 
-WIDTH, HEIGHT = 24, 16
 PICTURE = {"width": WIDTH, "height": HEIGHT}
 
 
-def scene(batch: tuple[int, ...] = (), views: int = 2, count: int = 0, dimensions: int = 3) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    k = torch.tensor([[20.0, 0, 12], [0, 20, 8], [0, 0, 1]])
-    tensors = {
-        "means": torch.randn(*batch, count, 3, generator=generator) * 0.5 + torch.tensor([0, 0, 4.0]),
-        "quats": torch.randn(*batch, count, 4, generator=generator),
-        "scales": torch.full((*batch, count, dimensions), 0.1),
-        "opacities": torch.full((*batch, count), 0.5),
-        "colors": torch.rand(*batch, count, 3, generator=generator),
-    }
-    for tensor in tensors.values():
-        tensor.requires_grad_()
-    return {
-        **tensors,
-        "viewmats": torch.eye(4).expand(*batch, views, 4, 4),
-        "Ks": k.expand(*batch, views, 3, 3),
-        "backgrounds": torch.full((*batch, views, 3), 0.25),
-    }
+def scene(batch: tuple[int, ...] = (), count: int = 0, cameras: int = 2) -> dict[str, torch.Tensor]:
+    return {**splats(*batch, count=count, cameras=cameras), "backgrounds": torch.full((*batch, cameras, 3), 0.25)}
 
 
 # Sizes, after [.., C, N], of the values that `meta` has for each Gaussian.
@@ -113,7 +97,7 @@ def test_projections_have_no_rows(options: dict[str, Any], batch: tuple[int, ...
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("count", [0, 20])
 def test_density_control_goes_on_when_all_are_pruned(packed: bool, count: int):
-    given = scene(count=count, views=1)
+    given = scene(count=count, cameras=1)
     names = ("means", "quats", "scales", "opacities", "colors")
     start = {name: given[name].detach().clone() for name in names} | {"opacities": torch.full((count,), -9.0)}
     params = torch.nn.ParameterDict({name: torch.nn.Parameter(value) for name, value in start.items()})

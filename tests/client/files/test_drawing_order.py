@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians
+from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.formats import StoredScene, read_scene, save_scene
 from lumigrad.client.formats.save import WRITABLE, losses
 from support.workers.forks import lumigrad
@@ -44,21 +44,15 @@ def picture(render: Any, file: str, folder: Path, *options: str) -> np.ndarray:
     return np.load(folder / "out.npy")
 
 
-def test_pictures_are_in_the_order_of_the_file(render: Any, files: Path) -> None:
+def test_pictures_are_in_the_order_of_the_file(render: Any, files: Path, client: Client) -> None:
     pytest.importorskip("pxr", reason="there is no usd-core for this Python")
     by_depth, by_distance = (picture(render, name, files) for name in ("scene.ply", "scene.glb"))
     assert np.abs(by_depth - by_distance).max() > 0.2
+    camera = Camera.look_at((0, 0, 0), (0, 0, 1), (0, -1, 0), fov_degrees=90, width=48, height=32)
+    np.testing.assert_allclose(by_distance, client.render(two(), camera, **BY_DISTANCE).color, atol=1e-5)
     for sorting, expected in (("zDepth", by_depth), ("cameraDistance", by_distance), ("rayHitDistance", by_distance)):
         save_scene(stored(sorting), files / "scene.usdc")
         np.testing.assert_allclose(picture(render, "scene.usdc", files), expected, atol=1e-5)
-
-
-def test_order_by_distance_is_that_of_the_client(render: Any, files: Path, client: Client) -> None:
-    from lumigrad.client import Camera
-
-    camera = Camera.look_at((0, 0, 0), (0, 0, 1), (0, -1, 0), fov_degrees=90, width=48, height=32)
-    expected = client.render(two(), camera, **BY_DISTANCE).color
-    np.testing.assert_allclose(picture(render, "scene.glb", files), expected, atol=1e-5)
 
 
 def test_the_option_wins_over_the_file(render: Any, files: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pygltflib
 import pytest
+from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import StoredScene, load_gaussians, read_scene, save_scene
@@ -143,11 +144,8 @@ def test_nodes_place_instances_and_primitives_of_several_degrees(tmp_path):
     builder.node(matrix=matrix.T.ravel().tolist(), mesh=mesh)
     read = read_scene(builder.save(tmp_path / "scene.glb"))
     assert (len(read), read.degree) == (50, 3)
-    x, y, z, w = turn / np.linalg.norm(turn)
-    axis, angle = np.array([x, y, z]) / np.linalg.norm([x, y, z]), 2 * np.arctan2(np.linalg.norm([x, y, z]), w)
-    cross = np.array([[0, -axis[2], axis[1]], [axis[2], 0, -axis[0]], [-axis[1], axis[0], 0]])
     turned = np.eye(4)
-    turned[:3, :3] = np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+    turned[:3, :3] = Rotation.from_quat(turn).as_matrix()
     scaled = np.diag([1.5, 1.5, 1.5, 1.0])
     scaled[:3, 3] = 1, 2, 3
     padded = Cloud(second.means, second.quats, second.scales, second.opacities, np.zeros((10, 16, 3)))
@@ -231,13 +229,10 @@ def test_linear_colors_are_kept_but_not_taken_for_displayed_ones(tmp_path):
 
 
 def test_linear_colors_are_not_rendered_at_the_shell(tmp_path):
-    save_scene(replace(of_one(), color_space="lin_rec709_display"), tmp_path / "scene.glb")
+    scene = StoredScene.of(gaussians_of(cloud(count=1, degree=0)), "one")
+    save_scene(replace(scene, color_space="lin_rec709_display"), tmp_path / "scene.glb")
     done = lumigrad("render", "scene.glb", "-o", "out.png", folder=tmp_path)
     assert done.returncode == 1 and "pictures of it are linear light" in done.stderr
-
-
-def of_one() -> StoredScene:
-    return StoredScene.of(gaussians_of(cloud(count=1, degree=0)), "one")
 
 
 def primitive_of(builder: Builder) -> dict:

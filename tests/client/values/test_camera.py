@@ -189,10 +189,6 @@ def test_wide_pinholes_are_not_taken_for_fractions():
     Camera.look_at((0, 0, -4), (0, 0, 0), fov_degrees=175, width=640, height=480)
 
 
-def render_spheres(camera: Camera) -> None:
-    RenderRequest(SPHERES, (camera,), True, SphereSettings(gamma=0.1, max_depth=2.0), ("color",))
-
-
 @pytest.mark.parametrize(
     ("camera", "text"),
     [
@@ -205,7 +201,7 @@ def render_spheres(camera: Camera) -> None:
 )
 def test_spheres_are_seen_by_plain_pinholes_only(camera, text):
     with pytest.raises(InvalidArgument, match=f"^{text}"):
-        render_spheres(camera)
+        RenderRequest(SPHERES, (camera,), True, SphereSettings(gamma=0.1, max_depth=2.0), ("color",))
 
 
 def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():

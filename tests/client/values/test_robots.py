@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.transform import Rotation
 
 from support.files.robot_files import UR10E, ZOO, ZOO_SPHERES, JointLine, write_urdf
 
@@ -121,7 +122,7 @@ def test_every_rotation_becomes_a_unit_quaternion(tmp_path):
     poses = robot.link_poses(steps, ["d"])[:, 0]
     np.testing.assert_allclose(np.linalg.norm(poses[:, 3:], axis=1), 1, atol=1e-12)
     for q, pose in zip(steps, poses, strict=True):
-        a, b, c = (turns_about(axis, angle) for axis, angle in zip(np.eye(3), q, strict=True))
+        a, b, c = Rotation.from_rotvec(np.diag(q)).as_matrix()
         np.testing.assert_allclose(matrix_of("pose", pose)[:3, :3], a @ b @ c, atol=1e-12)
 
 
@@ -139,11 +140,6 @@ def test_joints_rest_where_the_file_says_or_close_to_zero(tmp_path):
     config["cspace"]["retract_config"] = [0.2]
     with pytest.raises(InvalidArgument, match=r"cspace.retract_config: expected a number for each of 2 joints"):
         Robot.load(path, config)
-
-
-def turns_about(axis: np.ndarray, angle: float) -> np.ndarray:
-    cross = np.cross(np.eye(3), axis)
-    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
 
 
 def test_joints_can_be_chosen_locked_and_cut_off(tmp_path, zoo):

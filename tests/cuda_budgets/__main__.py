@@ -24,12 +24,11 @@ from typing import TypeAlias
 from lumigrad.kernels import _native
 from tests.cuda_budgets import visits
 from tests.cuda_budgets.usage import Usage, architectures_of, of_module
+from tests.cuda_budgets.visits import ARCHITECTURES
 
 Budgets: TypeAlias = dict[tuple[str, str], Usage]
 FILE = Path(__file__).with_name("budgets.csv")
 FIELDS = [field.name for field in dataclasses.fields(Usage)]
-# Two generations; GPUs of one generation differ in their number of units, not in what a kernel uses.
-ARCHITECTURES = ("80", "90")
 # The file that lists the architectures of wheels.
 RELEASE = Path(__file__).parents[2] / "cmake" / "cuda.cmake"
 # A GPU allocates registers per thread in eights, so only those count.

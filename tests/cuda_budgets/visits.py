@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).with_name("visits.csv")
+# Two generations; GPUs of one generation differ in their number of units, not in what a kernel uses.
+ARCHITECTURES = ("80", "90")
 
 _ARCHITECTURE = re.compile(r"^(?:\s*\.target\s+|arch = )sm_(\d+)")
 _FUNCTION = re.compile(r"^\s*Function\s*:\s*(\w+)")
@@ -56,10 +58,12 @@ def _visit(code: list[tuple[int, str]]) -> Visit:
 
 
 def read(file: Path = FILE) -> dict[tuple[str, str], Visit]:
-    """The budgets by (architecture, kernel)."""
+    """The budgets by (architecture, kernel); those of a kernel are the same for all architectures."""
     with file.open(newline="", encoding="utf-8") as lines:
-        fields = ("loop", "barriers", "shared_atomics")
-        return {(row["sm"], row["kernel"]): Visit(*(int(row[f]) for f in fields)) for row in csv.DictReader(lines)}
+        kernels = {
+            row.pop("kernel"): Visit(**{name: int(most) for name, most in row.items()}) for row in csv.DictReader(lines)
+        }
+    return {(sm, kernel): most for sm in ARCHITECTURES for kernel, most in kernels.items()}
 
 
 def compare(budgets: dict[tuple[str, str], Visit], used: dict[tuple[str, str], Visit]) -> tuple[list[str], list[str]]:

@@ -33,7 +33,7 @@ def test_the_file_follows_the_specification_of_compose() -> None:
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_takes_its_options_and_has_the_time_to_drain(name: str) -> None:
+def test_a_worker_takes_its_options_has_the_time_to_drain_and_may_do_nothing_else(name: str) -> None:
     service = COMPOSE["services"][name]
     config = config_of(service["command"])
     grace = seconds(service["stop_grace_period"])
@@ -41,11 +41,6 @@ def test_a_worker_takes_its_options_and_has_the_time_to_drain(name: str) -> None
     assert config.insecure and all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert f"{config.port}" in service["ports"][0].split(":")
     assert any(mount.split(":")[1] == config.spool for mount in service["volumes"])
-
-
-@pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_may_do_nothing_that_it_need_not(name: str) -> None:
-    service = COMPOSE["services"][name]
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import pytest
+from support.deploy.tools import miss
 
 _STORE_BYTES = 80 << 20
 # The log monitor is off, since nobody reads the workers' logs here.
@@ -31,10 +31,7 @@ _START_S = 2.0
 def require_ray(name: str) -> Any:
     """Imports a module that needs Ray; skips the tests if Ray is not installed, and fails them in CI."""
     if find_spec("ray") is None:
-        text = 'Ray is not installed: pip install "lumigrad[ray]"'
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text, allow_module_level=True)
+        miss('Ray is not installed: pip install "lumigrad[ray]"')
     # Read when Ray is imported.
     os.environ.update(_SETTINGS)
     return import_module(name)

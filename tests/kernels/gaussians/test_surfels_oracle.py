@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +25,23 @@ GRADIENTS = {**{name: name for name in SCENE}, "background": "backgrounds", "cam
 TOLERANCES = {"means": 1e-3, "quats": 1e-3, "scales": 1e-3, "camera_pose": 1e-3, "camera_intrinsics": 2e-3}
 
 
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Camera]]:
+    """Returns a file's arrays, settings and cameras."""
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    cameras = []
+    height, width = arrays["stable"].shape[1:]
+    for view, k in zip(arrays["in_viewmats"].astype(np.float64), arrays["in_Ks"].astype(np.float64), strict=True):
+        focal = (k[0, 0], k[1, 1], k[0, 2], k[1, 2])
+        cameras.append(Camera.opencv(*focal, view[:3, :3], view[:3, 3], width, height))
+    return arrays, json.loads(str(arrays["settings_json"])), cameras
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("semantics", ["exact", "gsplat"])
 def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gaussian_engine: Engine) -> None:
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    given = json.loads(str(arrays["settings_json"]))
+    arrays, given, cameras = load(path)
     with_depth = given["render_mode"] == "RGB+ED"
-    cameras = []
-    for view, k in zip(arrays["in_viewmats"].astype(np.float64), arrays["in_Ks"].astype(np.float64), strict=True):
-        focal = (k[0, 0], k[1, 1], k[0, 2], k[1, 2])
-        cameras.append(Camera.opencv(*focal, view[:3, :3], view[:3, 3], given["width"], given["height"]))
     settings = Settings(primitive="surfel", semantics=semantics, near=given["near"], radius_clip=given["radius_clip"])
     outputs, state = gaussian_engine.forward(
         Gaussians(**{name: torch.tensor(arrays[f"in_{name}"]) for name in SCENE}),
@@ -78,15 +85,9 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_surfaces_have_the_normals_computed_elsewhere(path: Path, gaussian_engine: Engine) -> None:
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    if json.loads(str(arrays["settings_json"]))["render_mode"] != "RGB+ED":
+    arrays, given, cameras = load(path)
+    if given["render_mode"] != "RGB+ED":
         pytest.skip("its depth is not the expected one")
-    height, width = arrays["stable"].shape[1:]
-    cameras = []
-    for view, k in zip(arrays["in_viewmats"].astype(np.float64), arrays["in_Ks"].astype(np.float64), strict=True):
-        focal = (k[0, 0], k[1, 1], k[0, 2], k[1, 2])
-        cameras.append(Camera.opencv(*focal, view[:3, :3], view[:3, 3], width, height))
     scene = Gaussians(**{name: torch.tensor(arrays[f"in_{name}"]) for name in SCENE})
     settings = Settings(primitive="surfel")
     outputs, _ = gaussian_engine.forward(scene, cameras, settings, outputs=("surface_normals",))

@@ -9,6 +9,7 @@ from lumigrad.kernels.spheres import Camera
 from support.backends.engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians.rotation import turned
+from support.spheres.case import SphereCase
 from support.spheres.cases import Cloud, build
 from support.spheres.exact_runs import ExactScene, Pinhole
 from support.spheres.runs import camera_of, run
@@ -27,28 +28,26 @@ def opencv(camera: Pinhole, width: int, height: int) -> Camera:
     return Camera.opencv(fx, fy, cx, cy, camera.rotation.tolist(), camera.translation.tolist(), width, height)
 
 
+def assert_as_the_reference(engine: Engine, case: SphereCase, scene: ExactScene, cameras: list[Camera]) -> None:
+    """Checks the views of several cameras, and the gradients."""
+    calm = scene.reference().calm()[..., None]
+    upstream = np.random.default_rng(3).standard_normal((len(cameras), case.height, case.width, 3)).astype(np.float32)
+    given = {"color": upstream * calm}
+    reference = scene.reference(given)
+    result = run(engine, case, "exact", wanted=reference.wanted, output_gradients=given, cameras=cameras)
+    tolerance = 1e-5 + np.stack([frame.rounding.color.numpy() for frame in reference.frames])[..., None]
+    assert_image(result.outputs["color"], reference.stacked("color"), tolerance)
+    for name, gradient in reference.gradients.items():
+        assert_relative(name, result.gradients[name], gradient, 2e-4)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("gamma", [0.3, 0.02])
 def test_opencv_cameras_match_the_reference(count: int, gamma: float, engine: Engine) -> None:
     opacities = np.random.default_rng(2).uniform(0.2, 1, 25)
     case = build(f"opencv {count}", gamma=gamma, width=40, height=46, opacities=opacities)
     cameras = [pinhole(index) for index in range(count)]
-    scene = ExactScene(case, cameras)
-    calm = scene.reference().calm()
-    upstream = np.random.default_rng(3).standard_normal((count, 46, 40, 3)).astype(np.float32) * calm[..., None]
-    reference = scene.reference({"color": upstream})
-    result = run(
-        engine,
-        case,
-        "exact",
-        wanted=reference.wanted,
-        output_gradients={"color": upstream},
-        cameras=[opencv(camera, 40, 46) for camera in cameras],
-    )
-    tolerance = 1e-5 + np.stack([frame.rounding.color.numpy() for frame in reference.frames])[..., None]
-    assert_image(result.outputs["color"], reference.stacked("color"), tolerance)
-    for name, gradient in reference.gradients.items():
-        assert_relative(name, result.gradients[name], gradient, 2e-4)
+    assert_as_the_reference(engine, case, ExactScene(case, cameras), [opencv(camera, 40, 46) for camera in cameras])
 
 
 def test_opencv_sees_what_is_right_before_the_eye(engine: Engine) -> None:
@@ -75,21 +74,7 @@ def test_several_pulsar_cameras_share_the_near_limit_of_the_longest(engine: Engi
     ]
     cases = [build("four", Cloud(count=40, z=(4.5, 12.0)), camera=camera, gamma=0.2) for camera in cameras]
     scene = ExactScene(cases[0], [case.camera for case in cases])
-    calm = scene.reference().calm()
-    upstream = np.random.default_rng(8).standard_normal((4, 44, 44, 3)).astype(np.float32) * calm[..., None]
-    reference = scene.reference({"color": upstream})
-    result = run(
-        engine,
-        cases[0],
-        "exact",
-        wanted=reference.wanted,
-        output_gradients={"color": upstream},
-        cameras=[camera_of(case) for case in cases],
-    )
-    tolerance = 1e-5 + np.stack([frame.rounding.color.numpy() for frame in reference.frames])[..., None]
-    assert_image(result.outputs["color"], reference.stacked("color"), tolerance)
-    for name, gradient in reference.gradients.items():
-        assert_relative(name, result.gradients[name], gradient, 2e-4)
+    assert_as_the_reference(engine, cases[0], scene, [camera_of(case) for case in cases])
 
 
 def test_many_cameras_give_what_each_gives_alone(engine: Engine) -> None:
@@ -98,25 +83,13 @@ def test_many_cameras_give_what_each_gives_alone(engine: Engine) -> None:
     ]
     upstream = np.random.default_rng(9).standard_normal((20, 44, 44, 3)).astype(np.float32)
     wanted = ("positions", "colors", "radii", "background", "gamma")
-    together = run(
-        engine,
-        cases[0],
-        "exact",
-        outputs=("color", "depth"),
-        wanted=(*wanted, "cameras"),
-        output_gradients={"color": upstream},
-        cameras=[camera_of(case) for case in cases],
-    )
+    options = {"outputs": ("color", "depth"), "wanted": (*wanted, "cameras")}
+    given, views = {"color": upstream}, [camera_of(case) for case in cases]
+    together = run(engine, cases[0], "exact", output_gradients=given, cameras=views, **options)  # type: ignore[arg-type]
     sums = {name: np.zeros(together.gradients[name].shape) for name in wanted}
     for index, case in enumerate(cases):
-        alone = run(
-            engine,
-            case,
-            "exact",
-            outputs=("color", "depth"),
-            wanted=(*wanted, "cameras"),
-            output_gradients={"color": upstream[index : index + 1]},
-        )
+        given = {"color": upstream[index : index + 1]}
+        alone = run(engine, case, "exact", output_gradients=given, **options)  # type: ignore[arg-type]
         for name in ("color", "depth"):
             np.testing.assert_array_equal(together.outputs[name][index], alone.outputs[name][0])
         assert_relative("cameras", together.gradients["cameras"][index], alone.gradients["cameras"][0], 1e-5)

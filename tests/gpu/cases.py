@@ -165,7 +165,6 @@ class Splats:
 
         def backward(number: int) -> gaussians.Backward:
             state = states[number % VARIANTS]
-            assert state is not None
             return gaussians.backward(state, self.upstream)
 
         return {"forward": self.forward, "backward": backward, "forward, not retained": self.picture}
@@ -204,7 +203,6 @@ def sphere_calls(device: Device, count: int, width: int, height: int, semantics:
 
     def backward(number: int) -> spheres.Backward:
         state = states[number % VARIANTS]
-        assert state is not None
         return spheres.backward(state, upstream, ("positions", "colors", "radii"))
 
     return {"forward": forward, "backward": backward}
@@ -318,7 +316,6 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
 
     def step(number: int) -> object:
         done = splats.forward(number)
-        assert done.state is not None
         loss = training.image_loss(done.outputs["color"], target_image)
         by_factors = gaussians.gives_sh_factors(done.state)
         wanted = ["sh_factors" if name == "sh" and by_factors else name for name in COLUMNS]

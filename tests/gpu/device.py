@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-from unittest import mock
 
 import torch
 
@@ -69,13 +68,12 @@ class Device:
 def _use_emulation(stack: ExitStack) -> None:
     from lumigrad.kernels import density, gaussians, meshes, spheres, training
     from support.backends import emulation
+    from support.backends.engines import using
 
     native = emulation.load("_emulation")
     for package in (density, gaussians, meshes, spheres, training):
         engine = sys.modules[f"{package.__name__}.engine"].CudaEngine(native, 0, lambda: 0)
-        for name, module in list(sys.modules.items()):
-            if name.startswith(f"{package.__name__}.") and hasattr(module, "engine_for"):
-                stack.enter_context(mock.patch.object(module, "engine_for", lambda _, engine=engine: engine))
+        stack.enter_context(using(package, engine))
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,7 @@ class Times:
 
 
 def in_turns(
-    device: Device,
-    calls: Mapping[str, Call],
-    *,
-    prepare: Mapping[str, Call] | None = None,
-    seconds: float = 6.0,
+    device: Device, calls: Mapping[str, Call], *, prepare: Mapping[str, Call] | None = None, seconds: float = 6.0
 ) -> dict[str, Times]:
     """Times calls in turns, so that other work on the machine affects all of them.
 

@@ -53,7 +53,6 @@ def _gaussians(device: Device) -> dict[str, torch.Tensor]:
     here = gaussians.Gaussians(**{name: device.tensor(value) for name, value in made.tensors.items()})
     camera = gaussians.Camera.opencv(*made.intrinsics, made.rotation, made.translation, _WIDTH, _HEIGHT)
     done = gaussians.forward(here, [camera], gaussians.Settings(), outputs=("color", "alpha"), retain=True)
-    assert done.state is not None
     upstream = {"color": device.tensor(gaussian_scene.output_gradient(_WIDTH, _HEIGHT))}
     gradients = gaussians.backward(done.state, upstream).gradients
     return {f"gaussians {name}": value for name, value in {**done.outputs, **gradients}.items()}
@@ -67,7 +66,6 @@ def _spheres(device: Device) -> dict[str, torch.Tensor]:
         settings = spheres.Settings(scene.GAMMA, scene.MAX_DEPTH, semantics=semantics, n_track=scene.N_TRACK)
         inputs = [device.tensor(value) for value in (made.positions, made.colors, made.radii)]
         done = spheres.forward(*inputs, [camera], settings, retain=True)
-        assert done.state is not None
         gradients = spheres.backward(done.state, upstream, ("positions", "colors", "radii")).gradients
         both = {**done.outputs, **gradients}
         found |= {f"spheres {semantics} {name}": value for name, value in both.items()}

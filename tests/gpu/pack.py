@@ -131,19 +131,8 @@ def _include_of(program: str) -> Path | None:
 
 
 def _download(requirement: str, folder: Path, *options: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(folder),
-        *options,
-        requirement,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    fixed = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    done = subprocess.run([*fixed, *options, requirement], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ValueError((done.stderr.strip().splitlines() or ["pip failed"])[-1])
 

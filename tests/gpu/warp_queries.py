@@ -8,10 +8,7 @@ import warp as wp
 
 @wp.kernel
 def _distances(
-    mesh: wp.uint64,
-    points: wp.array(dtype=wp.vec3),
-    distances: wp.array(dtype=float),
-    closest: wp.array(dtype=wp.vec3),
+    mesh: wp.uint64, points: wp.array(dtype=wp.vec3), distances: wp.array(dtype=float), closest: wp.array(dtype=wp.vec3)
 ):
     row = wp.tid()
     query = wp.mesh_query_point_sign_normal(mesh, points[row], 10.0)

@@ -55,11 +55,7 @@ def test_outputs_are_written_where_they_are_wanted(render: Callable[..., Any]) -
 
 @pytest.mark.parametrize(
     "room",
-    [
-        torch.empty(SHAPE[1:]),
-        torch.empty(SHAPE, dtype=torch.float64),
-        torch.empty(1, 150, 3, 200).transpose(2, 3),
-    ],
+    [torch.empty(SHAPE[1:]), torch.empty(SHAPE, dtype=torch.float64), torch.empty(1, 150, 3, 200).transpose(2, 3)],
     ids=["shape", "type", "order"],
 )
 def test_memory_that_does_not_fit_is_refused(render: Callable[..., Any], room: torch.Tensor) -> None:

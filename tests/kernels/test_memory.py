@@ -48,7 +48,6 @@ def render() -> tuple[torch.Tensor, ...]:
     queries = torch.cat([positions, radii[:, None]], dim=1).reshape(1, 1, -1, 4)
     distances = meshes.evaluate(queries, world, meshes.Settings(), outputs=("distance",))
     trim(CPU)
-    assert of_spheres.state is not None
     upstream = {"color": torch.ones_like(of_spheres.outputs["color"])}
     gradients = spheres.backward(of_spheres.state, upstream).gradients
     return (

@@ -70,12 +70,7 @@ def test_numbers_do_not_depend_on_threads(keep_threads: None, threads: int) -> N
 
 @pytest.mark.parametrize(
     ("change", "argument"),
-    [
-        ({"seed": -1}, "seed"),
-        ({"seed": 2**64}, "seed"),
-        ({"step": 0.5}, "step"),
-        ({"step": "1"}, "step"),
-    ],
+    [({"seed": -1}, "seed"), ({"seed": 2**64}, "seed"), ({"step": 0.5}, "step"), ({"step": "1"}, "step")],
 )
 def test_spoiled_draw_is_named(change: dict[str, int], argument: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{argument}: expected a whole number from 0 to") as caught:

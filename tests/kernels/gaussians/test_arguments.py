@@ -145,9 +145,7 @@ def test_spoiled_call_is_named(name: str) -> None:
 
 
 def retained(**changes: Any) -> State:
-    state = render(retain=True, **changes).state
-    assert isinstance(state, State)
-    return state
+    return render(retain=True, **changes).state
 
 
 D_COLOR = {"color": torch.ones(1, 12, 16, 3)}

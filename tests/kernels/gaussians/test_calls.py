@@ -43,9 +43,7 @@ def cameras(count: int) -> list[Camera]:
 
 
 def retained(gaussians: Gaussians, views: int) -> State:
-    state = forward(gaussians, cameras(views), Settings(), retain=True).state
-    assert state is not None
-    return state
+    return forward(gaussians, cameras(views), Settings(), retain=True).state
 
 
 class Gone(Exception):
@@ -84,7 +82,6 @@ def test_stages_are_timed() -> None:
     result = forward(scene(), cameras(2), Settings(), retain=True)
     assert set(result.stages()) <= STAGES
     assert sum(result.stages().values()) > 0.0
-    assert result.state is not None
     times = backward(result.state, {"color": torch.ones(2, 24, 32, 3)}).stages()
     assert set(times) <= BACKWARD_STAGES
     assert sum(times.values()) > 0.0
@@ -105,7 +102,6 @@ def test_a_gradient_has_the_shape_of_what_was_given() -> None:
     sums = {}
     for name, background in (("shared", torch.rand(3)), ("each", torch.rand(2, 3)), ("none", None)):
         state = forward(scene(), views, Settings(), background=background, retain=True).state
-        assert state is not None
         sums[name] = backward(state, upstream, ("background",)).gradients["background"]
     assert sums["shared"].shape == sums["none"].shape == (3,)
     assert sums["each"].shape == (2, 3)

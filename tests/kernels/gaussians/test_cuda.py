@@ -24,23 +24,15 @@ LOSS = ("color", "alpha", "depth")
 TURN = opencv(67, 45, rotation=np.eye(3), translation=np.array([0.2, 0.1, 0.4]))
 # More Gaussians in a tile than a batch holds, in two views.
 CROWD = build(
-    "crowd",
-    Cloud(count=2500, scales=(0.02, 0.2), degree=1),
-    width=67,
-    height=45,
-    cameras=(opencv(67, 45), TURN),
+    "crowd", Cloud(count=2500, scales=(0.02, 0.2), degree=1), width=67, height=45, cameras=(opencv(67, 45), TURN),
     background=(0.1, 0.3, 0.5),
-)
+)  # fmt: skip
 # More features than a pixel keeps at a time.
 COLORFUL = build("colorful", Cloud(count=700, channels=21), background=np.linspace(-0.2, 0.9, 21))
 INRIA = build(
-    "inria crowd",
-    Cloud(count=700, scales=(0.02, 0.4)),
-    cameras=(inria(),),
-    semantics="inria_depth",
-    near=0.2,
+    "inria crowd", Cloud(count=700, scales=(0.02, 0.4)), cameras=(inria(),), semantics="inria_depth", near=0.2,
     pixel_center=0.0,
-)
+)  # fmt: skip
 CASES = {case.name: case for case in (CROWD, COLORFUL, INRIA)}
 # Gaussians in more rows of tiles, and in more tiles, than a warp lists at a time.
 LARGE = build("large", Cloud(count=70, scales=(4.0, 9.0), opacities=(0.005, 0.05)), width=112, height=640)
@@ -219,7 +211,6 @@ def test_memory_is_that_of_the_scene_the_images_and_the_pairs(device: Device) ->
     outputs = ("color", "radii")
     results, state = device.engine.forward(scene, cameras_of(case), gaussians.Settings(), outputs=outputs, retain=True)
     device.engine.backward(state, {"color": torch.ones((1, 128, 128, 3))}, None)
-    assert state is not None
     inputs = sum(value.numel() * value.element_size() for value in scene.tensors().values())
     images = 128 * 128 * 4 * 5
     # Each visible Gaussian lies in at least one tile.

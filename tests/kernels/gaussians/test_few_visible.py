@@ -63,7 +63,6 @@ def passes(
     run = gaussians.forward if engine is None else emulated(gaussians.forward, engine)
     differentiate = gaussians.backward if engine is None else emulated(gaussians.backward, engine)
     forward = run(of, cameras, settings, outputs=("color", "alpha", "ids"), retain=True)
-    assert forward.state is not None
     gradient = torch.linspace(-1, 1, forward.outputs["color"].numel()).reshape(forward.outputs["color"].shape)
     backward = differentiate(forward.state, {"color": gradient})
     kept: Any = forward.state.kept
@@ -75,7 +74,6 @@ def passes(
 def test_a_backward_pass_leaves_a_state_as_large_as_it_was(settings: Settings, views: int) -> None:
     cameras = [camera_for(settings)] * views
     forward = gaussians.forward(scene(one_in(2)), cameras, settings, retain=True)
-    assert forward.state is not None
     kept: Any = forward.state.kept
     before, gradient = kept.bytes, torch.ones_like(forward.outputs["color"])
     first = gaussians.backward(forward.state, {"color": gradient}).gradients

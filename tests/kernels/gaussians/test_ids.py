@@ -90,13 +90,9 @@ def of_surfels(name: str) -> Expected:
 def ray_outputs(engine: Engine, case: SensorCase, *outputs: str) -> dict[str, Ids]:
     rays = None if case.rays is None else case.rays[None]
     made, _ = engine.forward(
-        Gaussians(**case.scene),
-        [case.camera()],
-        Settings(**case.settings),
-        transforms=case.transforms,
-        rays=rays,
+        Gaussians(**case.scene), [case.camera()], Settings(**case.settings), transforms=case.transforms, rays=rays,
         outputs=outputs,
-    )
+    )  # fmt: skip
     return {name: value.numpy() for name, value in made.items()}
 
 
@@ -163,7 +159,6 @@ def test_crowded_tiles_and_tiles_that_were_not_listed_have_the_same_ids(is_liste
 def test_ids_have_no_gradient() -> None:
     case = SURFELS["surfels"]
     result = forward(Gaussians(**case.scene), [case.camera()], Settings(), outputs=("color", "ids"), retain=True)
-    assert result.state is not None
     upstream = {"ids": torch.zeros(result.outputs["ids"].shape)}
     with pytest.raises(ArgumentError, match=r"output_gradients.*'ids'"):
         backward(result.state, upstream)

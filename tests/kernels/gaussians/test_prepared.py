@@ -39,8 +39,7 @@ def emulated_device(emulated_cuda: CudaDevice) -> Device:
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == "cpu":
         return Device(_native.cpu_renderer(), forward)
-    made: Device = request.getfixturevalue("emulated_device")
-    return made
+    return request.getfixturevalue("emulated_device")
 
 
 def poses(count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

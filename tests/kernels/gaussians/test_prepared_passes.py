@@ -52,8 +52,7 @@ def emulated_device(emulated_cuda: CudaDevice) -> Device:
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == "cpu":
         return Device(cpu_passes())
-    made: Device = request.getfixturevalue("emulated_device")
-    return made
+    return request.getfixturevalue("emulated_device")
 
 
 def cameras_at(seed: int, count: int) -> list[Camera]:
@@ -93,11 +92,7 @@ class Kind:
         self.places, self.nbytes = places_of(first.outputs, encodings)
         render = prepare(self.scene, cameras_at(0, views), settings, self.places, self.nbytes, HEAD)
         self.native = _native.RetainedRender(
-            render=render,
-            images=list(images_of(first.state).items()),
-            engine=device.passes.engine,
-            kind=7,
-            bytes=0,
+            render=render, images=list(images_of(first.state).items()), engine=device.passes.engine, kind=7, bytes=0
         )
 
     def forward(self, cameras: Sequence[Camera]) -> Any:
@@ -172,15 +167,10 @@ def backward_of(
     message = render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data)
     places, nbytes = places_of(expected.gradients, formats)
     kind = _native.BackwardKind(
-        incoming=parts,
-        gradients=[(place.name, place.encoding, place.values, place.offset) for place in places],
-        payload_bytes=nbytes,
-        head=HEAD,
-        engine=device.passes.engine,
-        kind=8,
-        views=len(next(iter(incoming.values()))),
+        incoming=parts, gradients=[(place.name, place.encoding, place.values, place.offset) for place in places],
+        payload_bytes=nbytes, head=HEAD, engine=device.passes.engine, kind=8, views=len(next(iter(incoming.values()))),
         bytes=0,
-    )
+    )  # fmt: skip
     return kind, _native.read_backward_request(message.SerializeToString()), places
 
 

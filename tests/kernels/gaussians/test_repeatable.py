@@ -120,7 +120,6 @@ def test_states_live_as_long_as_they_are_held(gaussian_engine: Engine) -> None:
 def test_a_state_counts_what_it_keeps(gaussian_engine: Engine) -> None:
     scene = scene_of(CASE)
     _, state = gaussian_engine.forward(scene, cameras_of(CASE), Settings(), outputs=LOSS, retain=True)
-    assert state is not None
     inputs = sum(value.nbytes for value in CASE.tensors.values())
     images = CASE.width * CASE.height * 4 * (3 + 2)
     assert inputs + images < state.bytes < 3 * (inputs + images) + (8 << 20)

@@ -76,7 +76,7 @@ def test_images_and_gradients_are_those_of_the_reference(name: str, gaussian_eng
         has = found.gradients[key][0, :3] if key == "transforms" else found.gradients[key].reshape(expects.shape)
         assert_relative(key, has, expects, TOLERANCES.get(key, 1e-3), 1e-6)
     assert not found.gradients["scales"][:, 2].any()
-    assert found.touched is not None and found.touched.any()
+    assert found.touched.any()
 
 
 def test_boxes_and_depths_are_those_of_the_reference(gaussian_engine: Engine) -> None:

@@ -129,7 +129,6 @@ BY_TURNS = [
 def test_real_meshes_are_seen_as_they_are(path: Path, mesh_engine: Engine) -> None:
     case, seen = around(path)
     shape, sure = case.placed[0].shape, seen.sure.numpy()
-    assert isinstance(shape, MeshShape)
     assert_report(mesh_of(mesh_engine, shape), shape)
     outputs = run(mesh_engine, case, outputs=OUTPUTS).outputs
     tolerance = 1e-6 * max(1.0, float(np.abs(case.spheres).max()))

@@ -57,15 +57,9 @@ def results(shape: str, settings: str, *, launches: list[int], per_instance: boo
     if given.semantics == "curobo_field":
         names = tuple(name for name in names if name not in ("gradient", "exhausted"))
     found = evaluate(
-        rows,
-        world(),
-        given,
-        outputs=names,
-        per_instance=per_instance,
-        retain=True,
+        rows, world(), given, outputs=names, per_instance=per_instance, retain=True,
         before_launch=lambda: launches.append(1),
-    )
-    assert found.state is not None
+    )  # fmt: skip
     upstream = {name: torch.ones_like(found.outputs[name]) for name in ("cost", "distance") if name in found.outputs}
     gradients = backward(found.state, upstream, ("spheres", "poses")).gradients
     return {**found.outputs, **{f"gradient of {name}": value for name, value in gradients.items()}}

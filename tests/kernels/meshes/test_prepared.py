@@ -53,8 +53,7 @@ def emulated_device(emulated_cuda: CudaDevice) -> Device:
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == "cpu":
         return Device(cpu_queries(), evaluate)
-    made: Device = request.getfixturevalue("emulated_device")
-    return made
+    return request.getfixturevalue("emulated_device")
 
 
 class Kind:
@@ -73,18 +72,10 @@ class Kind:
             end = begin + BYTES.get(name, 4) * 3 * 4 * 20 * int(np.prod(LAST.get(name, ())))
         self.nbytes = end
         self.query = prepare(
-            device.queries,
-            self.world,
-            settings,
-            (3, 4, 20),
-            spheres=0,
-            environments=3840 if has_environments else None,
-            places=self.places,
-            payload_bytes=end,
-            head=HEAD,
-            kind=7,
+            device.queries, self.world, settings, (3, 4, 20), spheres=0,
+            environments=3840 if has_environments else None, places=self.places, payload_bytes=end, head=HEAD, kind=7,
             cost_bytes=0,
-        )
+        )  # fmt: skip
         assert self.query is not None
 
     def evaluate(self, spheres: np.ndarray) -> Any:

@@ -139,7 +139,6 @@ def test_a_state_counts_what_it_keeps(mesh_engine: Engine) -> None:
     rows = case.spheres.size // 4
     world = world_of(mesh_engine, case)
     _, state = mesh_engine.evaluate(tensor(case.spheres), world, Settings(), outputs=("cost", "distance"), retain=True)
-    assert state is not None
     # Spheres, cost, jacobian, normal, instance.
     assert state.bytes == rows * 4 * (4 + 1 + 10 + 3 + 1)
     assert world.bytes > sum(one.shape.bytes for one in world.instances) / 2

@@ -80,14 +80,9 @@ def test_gradients_of_several_cameras_are_summed(engine: Engine) -> None:
     stacked = np.stack([case.output_gradient for case in cases])
     wanted = wanted_of(cases[0])
     result = run(
-        engine,
-        cases[0],
-        "compat",
-        outputs=("color", "info"),
-        wanted=wanted,
-        output_gradients={"color": stacked},
+        engine, cases[0], "compat", outputs=("color", "info"), wanted=wanted, output_gradients={"color": stacked},
         cameras=[camera_of(case) for case in cases],
-    )
+    )  # fmt: skip
     sums: dict[str, Floats] = {}
     for index, case in enumerate(cases):
         rendered = compat_reference.render(case)

@@ -25,14 +25,9 @@ from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
 CROWD = build(
-    "crowd",
-    Cloud(count=2500, half_width=1.2, radii=(0.02, 0.4)),
-    camera=POSE,
-    gamma=0.03,
-    width=67,
-    height=45,
+    "crowd", Cloud(count=2500, half_width=1.2, radii=(0.02, 0.4)), camera=POSE, gamma=0.03, width=67, height=45,
     opacities=np.random.default_rng(1).uniform(0.3, 1, 2500),
-)
+)  # fmt: skip
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
 
@@ -131,9 +126,7 @@ def views_of(case: SphereCase, *offsets: float) -> list[spheres.Camera]:
 def retained(engine: Engine, semantics: Semantics, cameras: list[spheres.Camera]) -> spheres.State:
     arrays = (torch.from_numpy(value) for value in (CROWD.positions, CROWD.colors, CROWD.radii))
     settings = settings_of(CROWD, semantics, deterministic=True)
-    state = engine.forward(*arrays, cameras, settings, retain=True)[1]
-    assert state is not None
-    return state
+    return engine.forward(*arrays, cameras, settings, retain=True)[1]
 
 
 def gradients_of(engine: Engine, state: spheres.State) -> dict[str, torch.Tensor]:

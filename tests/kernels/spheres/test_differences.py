@@ -22,19 +22,10 @@ from support.spheres.runs import camera_of, settings_of
 Doubles = NDArray[np.float64]
 # Spheres whose outlines and centres (closeness has a cusp there) are off the film: the image is smooth.
 SMOOTH = build(
-    "smooth",
-    Cloud(count=3),
-    positions=[[2.2, 1.4, 16.0], [-2.1, -1.5, 14.5], [1.9, -2.0, 13.5]],
-    radii=[5.8, 5.4, 5.2],
-    opacities=[0.9, 0.8, 0.7],
-    background=(0.3, 0.8, 0.1),
-    background_depth=0.05,
-    gamma=0.3,
-    max_depth=25.0,
-    min_depth=3.5,
-    width=19,
-    height=23,
-)
+    "smooth", Cloud(count=3), positions=[[2.2, 1.4, 16.0], [-2.1, -1.5, 14.5], [1.9, -2.0, 13.5]],
+    radii=[5.8, 5.4, 5.2], opacities=[0.9, 0.8, 0.7], background=(0.3, 0.8, 0.1), background_depth=0.05, gamma=0.3,
+    max_depth=25.0, min_depth=3.5, width=19, height=23,
+)  # fmt: skip
 PERSPECTIVE = (0.05, 0.1, 0.2, 0.99, 0.1, 0.02, -0.12, 1.02, -0.01, 3.0, 0.3, 0.5, -1.0)
 ORTHOGONAL = (0.05, 0.1, 0.2, 0.01, -0.02, 0.3, 0.0, 1.3, 0.5, -1.0)
 AXIS_ANGLE = (0.05, 0.1, 0.2, 0.01, -0.02, 0.3, 3.0, 0.3)
@@ -53,15 +44,10 @@ class Difference:
 def rendered(engine: Engine, case: SphereCase, cameras: list[Camera], *, retain: bool = False) -> tuple[Tensor, Any]:
     """Returns the colours, and the state if it is retained."""
     outputs, state = engine.forward(
-        torch.from_numpy(case.positions),
-        torch.from_numpy(case.colors),
-        torch.from_numpy(case.radii),
-        cameras,
-        settings_of(case, "exact"),
-        opacities=None if case.opacities is None else torch.from_numpy(case.opacities),
-        background=torch.from_numpy(case.background),
-        retain=retain,
-    )
+        torch.from_numpy(case.positions), torch.from_numpy(case.colors), torch.from_numpy(case.radii), cameras,
+        settings_of(case, "exact"), opacities=None if case.opacities is None else torch.from_numpy(case.opacities),
+        background=torch.from_numpy(case.background), retain=retain,
+    )  # fmt: skip
     return outputs["color"], state
 
 

@@ -38,25 +38,18 @@ def cases(draw: st.DrawFn) -> SphereCase:
     shift = draw(st.lists(st.integers(-4, 4), min_size=2, max_size=2))
     nearest = draw(powers(11, 50)) if draw(st.booleans()) else 0.0
     return replace(
-        BLANK,
-        positions=np.array([row[0] for row in rows], np.float32).reshape(-1, 3),
+        BLANK, positions=np.array([row[0] for row in rows], np.float32).reshape(-1, 3),
         colors=np.array([row[1] for row in rows], np.float32).reshape(-1, 3),
         radii=np.array([row[2] for row in rows], np.float32),
         opacities=np.array([row[3] for row in rows], np.float32) if draw(st.booleans()) else None,
-        camera=np.array([*eye, *turn, focal, draw(powers(1e-2, 1e2)), *shift], np.float32),
-        orthogonal=orthogonal,
-        right_handed=draw(st.booleans()),
-        first_r_then_t=draw(st.booleans()),
-        gamma=draw(powers(1.1e-5, 1)),
-        min_depth=nearest,
-        max_depth=draw(powers(60, 1e5)),
+        camera=np.array([*eye, *turn, focal, draw(powers(1e-2, 1e2)), *shift], np.float32), orthogonal=orthogonal,
+        right_handed=draw(st.booleans()), first_r_then_t=draw(st.booleans()), gamma=draw(powers(1.1e-5, 1)),
+        min_depth=nearest, max_depth=draw(powers(60, 1e5)),
         background=np.array(draw(st.lists(numbers, min_size=3, max_size=3)), np.float32),
-        background_depth=draw(powers(1e-6, 0.99)),
-        allowed_difference=draw(st.sampled_from([0.0, 0.01, 0.5])),
-        max_hits=draw(st.sampled_from([0, 1, 3])),
-        n_track=draw(st.sampled_from([1, 3])),
+        background_depth=draw(powers(1e-6, 0.99)), allowed_difference=draw(st.sampled_from([0.0, 0.01, 0.5])),
+        max_hits=draw(st.sampled_from([0, 1, 3])), n_track=draw(st.sampled_from([1, 3])),
         output_gradient=np.random.default_rng(0).standard_normal((7, 9, 3)).astype(np.float32),
-    )
+    )  # fmt: skip
 
 
 def check(engine: Engine, case: SphereCase, semantics: Semantics) -> None:
@@ -74,7 +67,7 @@ def check(engine: Engine, case: SphereCase, semantics: Semantics) -> None:
     np.testing.assert_array_equal((ids >= 0).sum(-1), np.minimum(outputs["hits"], case.n_track))
     np.testing.assert_array_equal(outputs["hits"] > 0, outputs["depth"] != -1)
     np.testing.assert_array_equal(outputs["info"].view(np.int32)[..., 3::2], ids)
-    assert result.touched is not None and result.touched.min(initial=0) >= 0
+    assert result.touched.min(initial=0) >= 0
     if semantics == "exact":
         palette = np.concatenate([case.colors, case.background[None]])
         assert (outputs["color"] >= palette.min(0) - 1e-5).all()

@@ -20,22 +20,12 @@ from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, 
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 CASE = build(
-    "repeatable",
-    Cloud(count=3000, half_width=2.5, radii=(0.02, 0.5)),
-    camera=POSE,
-    gamma=0.02,
-    width=150,
-    height=131,
+    "repeatable", Cloud(count=3000, half_width=2.5, radii=(0.02, 0.5)), camera=POSE, gamma=0.02, width=150, height=131,
     opacities=np.random.default_rng(1).uniform(0.3, 1, 3000),
-)
+)  # fmt: skip
 # Enough spheres for several threads to number those that reach into several bands of the image.
 LARGE = build(
-    "large",
-    Cloud(count=9000, half_width=2.5, radii=(0.02, 0.2)),
-    camera=POSE,
-    gamma=0.02,
-    width=96,
-    height=80,
+    "large", Cloud(count=9000, half_width=2.5, radii=(0.02, 0.2)), camera=POSE, gamma=0.02, width=96, height=80
 )
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
@@ -172,17 +162,11 @@ def test_inputs_need_not_be_contiguous(semantics: Semantics, engine: Engine) -> 
         def tensor(values: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(spread_out(values) if strided else values)
 
-        assert case.opacities is not None
         results, state = engine.forward(
-            tensor(case.positions),
-            tensor(case.colors),
-            tensor(case.radii),
-            [camera_of(case)],
-            settings_of(case, semantics),
-            opacities=tensor(case.opacities),
-            background=tensor(case.background),
+            tensor(case.positions), tensor(case.colors), tensor(case.radii), [camera_of(case)],
+            settings_of(case, semantics), opacities=tensor(case.opacities), background=tensor(case.background),
             retain=True,
-        )
+        )  # fmt: skip
         gradients, _ = engine.backward(state, {"color": tensor(case.output_gradient[None])}, wanted_of(case))
         return results, gradients
 

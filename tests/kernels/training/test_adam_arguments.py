@@ -37,10 +37,7 @@ GOOD = parameter("good", (6, 3))
         ({"second": None}, r"it\.second: expected a float32 tensor of shape \[6, 3\], got NoneType"),
         ({"second": torch.zeros(3, 6).T}, r"it\.second: expected a contiguous tensor"),
         ({"value": torch.zeros(6, 3).half()}, r"it\.value: expected a float32 tensor"),
-        (
-            {"value": GOOD.raw},
-            r"it: expected raw, first, second and value in separate memory, got 'the same memory'",
-        ),
+        ({"value": GOOD.raw}, r"it: expected raw, first, second and value in separate memory, got 'the same memory'"),
         ({"rows": torch.ones(3, dtype=torch.bool)}, r"it\.rows: expected a bool or uint8 tensor of shape \[6\], got"),
         ({"rows": torch.ones(6)}, r"it\.rows: .*, got float32 of shape \[6\]"),
         ({"activation": "softplus"}, r"it\.activation: expected one of .*'sigmoid'\), got 'softplus'"),

@@ -112,7 +112,6 @@ def test_the_gradient_is_the_slope_of_the_values(padding: str, mask: str, traini
 @pytest.mark.parametrize("options", [{}, VALID, {"dssim": 0.0, "l2": 1.0}])
 def test_views_do_not_see_each_other(options: dict[str, object], training_engine: Engine) -> None:
     of = case("together", 3, 21, 34, 3, mask="floats", reduction="sum", **options)
-    assert of.mask is not None
     together = run(training_engine, of)
     for view in range(3):
         part = slice(view, view + 1)
@@ -171,7 +170,6 @@ def test_an_image_that_is_its_target_has_no_loss(training_engine: Engine) -> Non
 
 def test_images_may_lie_anyhow_and_want_gradients(training_engine: Engine) -> None:
     of = case("strided", 1, 12, 15, 3, mask="floats")
-    assert of.mask is not None
     planes = of.image.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1).requires_grad_()
     turned = of.mask.transpose(1, 2).contiguous().transpose(1, 2)
     target = of.target.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)

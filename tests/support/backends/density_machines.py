@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 
 from lumigrad.kernels import _native, density
 from lumigrad.kernels.density.engine import CpuEngine, CudaEngine
-from lumigrad.kernels.functions import Functions
-from support.backends import emulation
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import using
 from support.backends.gaussian_engines import instruction_set
 
@@ -19,35 +20,23 @@ Machine = Callable[[], AbstractContextManager[torch.device]]
 
 
 @contextmanager
-def _on(engine: Functions, device: torch.device) -> Iterator[torch.device]:
-    with using(density, engine):
-        yield device
+def _on_cpu(isa: str) -> Iterator[torch.device]:
+    with instruction_set(isa), using(density, CpuEngine()):
+        yield torch.device("cpu")
 
 
-def _cpu(isa: str) -> Machine:
-    @contextmanager
-    def machine() -> Iterator[torch.device]:
-        with instruction_set(isa), _on(CpuEngine(), torch.device("cpu")) as device:
-            yield device
-
-    return machine
-
-
-def _emulation() -> AbstractContextManager[torch.device]:
-    return _on(CudaEngine(emulation.load("_emulation"), 0, lambda: 0), torch.device("cpu"))
-
-
-def _gpu() -> AbstractContextManager[torch.device]:
-    stream = torch.cuda.current_stream
-    return _on(CudaEngine(_native, 0, lambda: stream().cuda_stream), torch.device("cuda", 0))
+@contextmanager
+def _on(cuda: CudaDevice) -> Iterator[torch.device]:
+    with using(density, CudaEngine(cuda.native, 0, cuda.current_stream)):
+        yield cuda.device
 
 
 # A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
 # runs the kernels for a GPU without one.
 MACHINES: dict[str, Machine] = {
-    **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
-    "emulation": _emulation,
-    "gpu": _gpu,
+    **{f"cpu-{isa}": partial(_on_cpu, isa) for isa in _native.available_isas()},
+    "emulation": lambda: _on(cuda_devices.emulated()),
+    "gpu": lambda: _on(cuda_devices.gpu()),
 }
 # The slowest of the instruction sets: "portable", unless a build has one set alone.
 SLOWEST: Machine = next(iter(MACHINES.values()))

@@ -48,34 +48,19 @@ class Engine:
     ) -> tuple[dict[str, Tensor], spheres.State | None]:
         """Outputs by name, and the state for `backward` if it is to be retained."""
         result = self._forward(
-            positions.to(self.device),
-            colors.to(self.device),
-            radii.to(self.device),
-            cameras,
-            settings,
+            positions.to(self.device), colors.to(self.device), radii.to(self.device), cameras, settings,
             opacities=None if opacities is None else opacities.to(self.device),
-            background=None if background is None else background.to(self.device),
-            outputs=outputs,
-            retain=retain,
-        )
+            background=None if background is None else background.to(self.device), outputs=outputs, retain=retain,
+        )  # fmt: skip
         return {name: value.cpu() for name, value in result.outputs.items()}, result.state
 
     def backward(
         self, state: spheres.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Gradients by name, and for each sphere the number of pixels that it took part in."""
-        assert state is not None
         upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
         result = self._backward(state, upstream, wanted)
         return {name: value.cpu() for name, value in result.gradients.items()}, result.touched.cpu()
-
-
-def _cpu() -> Engine:
-    return Engine("cpu", torch.device("cpu"), True)
-
-
-def _gpu() -> Engine:
-    return Engine("gpu", torch.device("cuda", 0), False)
 
 
 def emulated(function: Callable[..., Result], engine: object) -> Callable[..., Result]:
@@ -106,10 +91,9 @@ def device_on(cuda: CudaDevice) -> Device:
     return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
 
 
-def _emulation() -> Engine:
-    made: Engine = device_on(cuda_devices.emulated()).engine
-    return made
-
-
 # A name per machine. "gpu" carries the marker of the same name; "emulation" runs the kernels for a GPU without one.
-ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "emulation": _emulation, "gpu": _gpu}
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "cpu": lambda: Engine("cpu", torch.device("cpu"), True),
+    "emulation": lambda: device_on(cuda_devices.emulated()).engine,
+    "gpu": lambda: Engine("gpu", torch.device("cuda", 0), False),
+}

@@ -46,22 +46,16 @@ class Engine:
         moved = {name: None if value is None else value.to(self.device) for name, value in tensors.items()}
         with self._within():
             result = self._forward(
-                gaussians.Gaussians(**moved),
-                cameras,
-                settings,
-                background=None if background is None else background.to(self.device),
-                transforms=transforms,
-                rays=None if rays is None else rays.to(self.device),
-                outputs=outputs,
-                retain=retain,
-            )
+                gaussians.Gaussians(**moved), cameras, settings,
+                background=None if background is None else background.to(self.device), transforms=transforms,
+                rays=None if rays is None else rays.to(self.device), outputs=outputs, retain=retain,
+            )  # fmt: skip
         return {name: value.cpu() for name, value in result.outputs.items()}, result.state
 
     def backward(
         self, state: gaussians.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str] | None
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Gradients by name, and which Gaussians took part in a pixel."""
-        assert state is not None
         upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
         with self._within():
             result = self._backward(state, upstream, wanted)
@@ -95,19 +89,10 @@ def device_on(cuda: CudaDevice) -> Device:
     return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
 
 
-def _emulation() -> Engine:
-    made: Engine = device_on(cuda_devices.emulated()).engine
-    return made
-
-
-def _gpu() -> Engine:
-    return Engine("gpu", torch.device("cuda", 0), False)
-
-
 # A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
 # runs the kernels for a GPU without one.
 ENGINES: dict[str, Callable[[], Engine]] = {
     **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
-    "emulation": _emulation,
-    "gpu": _gpu,
+    "emulation": lambda: device_on(cuda_devices.emulated()).engine,
+    "gpu": lambda: Engine("gpu", torch.device("cuda", 0), False),
 }

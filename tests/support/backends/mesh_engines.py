@@ -57,22 +57,16 @@ class Engine:
         """Outputs by name, and the state for `backward` if it is to be retained."""
         with self._within():
             result = meshes.evaluate(
-                spheres.to(self.device),
-                world,
-                settings,
-                environments=None if environments is None else environments.to(self.device),
-                outputs=outputs,
-                per_instance=per_instance,
-                retain=retain,
-                checked=checked,
-            )
+                spheres.to(self.device), world, settings,
+                environments=None if environments is None else environments.to(self.device), outputs=outputs,
+                per_instance=per_instance, retain=retain, checked=checked,
+            )  # fmt: skip
         return {name: value.cpu() for name, value in result.outputs.items()}, result.state
 
     def backward(
         self, state: meshes.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str]
     ) -> dict[str, Tensor]:
         """Gradients by name."""
-        assert state is not None
         upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
         with self._within():
             result = meshes.backward(state, upstream, wanted)
@@ -111,19 +105,10 @@ def device_on(cuda: CudaDevice) -> Device:
     return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
 
 
-def _emulation() -> Engine:
-    made: Engine = device_on(cuda_devices.emulated()).engine
-    return made
-
-
-def _gpu() -> Engine:
-    return Engine("gpu", torch.device("cuda", 0), False)
-
-
 # A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
 # runs the kernels for a GPU without one.
 ENGINES: dict[str, Callable[[], Engine]] = {
     **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
-    "emulation": _emulation,
-    "gpu": _gpu,
+    "emulation": lambda: device_on(cuda_devices.emulated()).engine,
+    "gpu": lambda: Engine("gpu", torch.device("cuda", 0), False),
 }

@@ -58,14 +58,10 @@ def on_cuda(cuda: CudaDevice) -> Engine:
     return Engine(cuda.name, cuda.device, lambda: using(training, engine))
 
 
-def _gpu() -> Engine:
-    return Engine("gpu", torch.device("cuda", 0))
-
-
 # A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
 # runs the kernels for a GPU without one.
 ENGINES: dict[str, Callable[[], Engine]] = {
     **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
     "emulation": lambda: on_cuda(cuda_devices.emulated()),
-    "gpu": _gpu,
+    "gpu": lambda: Engine("gpu", torch.device("cuda", 0)),
 }

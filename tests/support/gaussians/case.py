@@ -93,7 +93,6 @@ class GaussianCase:
     def channels(self) -> int:
         """Number of colour channels."""
         features = self.sh if self.sh is not None else self.colors
-        assert features is not None
         return int(features.shape[-1])
 
     @property

@@ -30,10 +30,7 @@ def harmonics(degree: int, directions: Tensor) -> Tensor:
     # (x + i y)^m.
     real, imaginary = [torch.ones_like(x)], [torch.zeros_like(x)]
     for _ in range(degree):
-        real, imaginary = (
-            [*real, x * real[-1] - y * imaginary[-1]],
-            [*imaginary, x * imaginary[-1] + y * real[-1]],
-        )
+        real, imaginary = ([*real, x * real[-1] - y * imaginary[-1]], [*imaginary, x * imaginary[-1] + y * real[-1]])
     basis = []
     for l in range(degree + 1):  # noqa: E741
         for m in range(-l, l + 1):

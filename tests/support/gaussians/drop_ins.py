@@ -71,22 +71,12 @@ def run_gsplat(archive: Archive, target: str, *, packed: bool) -> Dropped:
     options, leaves = archive.options, archive.leaves()
     color, alpha, meta = rasterization(
         *(leaves[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks")),
-        options["width"],
-        options["height"],
-        near_plane=options["near"],
-        far_plane=options["far"],
-        radius_clip=options["radius_clip"],
-        eps2d=options["eps2d"],
-        sh_degree=options["sh_degree"],
-        packed=packed,
-        backgrounds=leaves.get("backgrounds"),
-        render_mode=options["mode"],
-        absgrad=True,
-        rasterize_mode="antialiased" if options["antialiased"] else "classic",
-        camera_model=options["model"],
-        covars=leaves.get("covars"),
-        target=target,
-    )
+        options["width"], options["height"], near_plane=options["near"], far_plane=options["far"],
+        radius_clip=options["radius_clip"], eps2d=options["eps2d"], sh_degree=options["sh_degree"], packed=packed,
+        backgrounds=leaves.get("backgrounds"), render_mode=options["mode"], absgrad=True,
+        rasterize_mode="antialiased" if options["antialiased"] else "classic", camera_model=options["model"],
+        covars=leaves.get("covars"), target=target,
+    )  # fmt: skip
     meta["means2d"].retain_grad()
     (archive.weighted(color, "image") + archive.weighted(alpha, "alpha")).backward()
 
@@ -108,20 +98,11 @@ def run_inria(archive: Archive, target: str, semantics: str) -> Dropped:
     """Runs a file of Inria's kind."""
     options, leaves = archive.options, archive.leaves()
     settings = GaussianRasterizationSettings(
-        image_height=options["height"],
-        image_width=options["width"],
-        tanfovx=options["tan_fovx"],
-        tanfovy=options["tan_fovy"],
-        bg=leaves["background"],
-        scale_modifier=options["scale_modifier"],
-        viewmatrix=leaves["viewmatrix"],
-        projmatrix=leaves["projmatrix_f64"],
-        sh_degree=options["sh_degree"] or 0,
-        campos=leaves["campos"],
-        prefiltered=False,
-        debug=False,
-        antialiasing=options["antialiasing"] or None,
-    )
+        image_height=options["height"], image_width=options["width"], tanfovx=options["tan_fovx"],
+        tanfovy=options["tan_fovy"], bg=leaves["background"], scale_modifier=options["scale_modifier"],
+        viewmatrix=leaves["viewmatrix"], projmatrix=leaves["projmatrix_f64"], sh_degree=options["sh_degree"] or 0,
+        campos=leaves["campos"], prefiltered=False, debug=False, antialiasing=options["antialiasing"] or None,
+    )  # fmt: skip
     leaves["means2D"] = torch.zeros(len(leaves["means3D"]), 3, requires_grad=True)
     scene = ("means3D", "means2D", "opacities", "shs", "colors_precomp", "scales", "rotations", "cov3D_precomp")
     arguments = {name: leaves.get(name) for name in scene}

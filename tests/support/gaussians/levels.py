@@ -59,7 +59,6 @@ def as_drawn(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians
 
 def rounded(rows: Gaussians) -> Gaussians:
     """The rows of one level of a page as the worker keeps them for calls that are not differentiated."""
-    assert rows.scales is not None and rows.quats is not None and rows.sh is not None
     sh = rows.sh.copy()
     sh[:, 0] = _as_float16(sh[:, 0])
     if sh.shape[1] > 1:

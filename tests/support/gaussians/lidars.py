@@ -37,7 +37,6 @@ def lidar_rays(tables: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
 def reference_of_lidar(case: SensorCase) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Like `sensor_cases.reference`, for a lidar whose field contains all Gaussians."""
     lidar = case.lens
-    assert isinstance(lidar, SpinningLidar)
     leaves = {name: value.double().requires_grad_() for name, value in case.scene.items()}
     tables = {name: torch.tensor(getattr(lidar, theirs)).requires_grad_() for name, theirs in TABLES.items()}
     xi = pose_leaves()
@@ -73,10 +72,7 @@ def around(count: int = 120, seed: int = 4, degree: int | None = None, arc: floa
 ROWS = np.linspace(0.2, -0.4, 14)
 OFFSETS = 0.03 * np.sin(np.arange(14) * 2.0)
 TURN = SpinningLidar(
-    row_elevations=ROWS,
-    column_azimuths=np.linspace(3.1, -3.1, 90),
-    row_azimuth_offsets=OFFSETS,
-    direction="clockwise",
+    row_elevations=ROWS, column_azimuths=np.linspace(3.1, -3.1, 90), row_azimuth_offsets=OFFSETS, direction="clockwise"
 )
 # Azimuths in (-pi, pi], from the front to the left and around.
 JUMPING = SpinningLidar(

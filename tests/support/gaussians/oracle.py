@@ -50,7 +50,6 @@ class OracleCase:
     images: dict[str, Doubles]
     radii: NDArray[np.int32]
     means2d: Doubles
-    conics: Doubles
     stable: NDArray[np.bool_]
     gradients: dict[str, Doubles]
     fork_gradients: dict[str, Doubles]
@@ -99,14 +98,9 @@ def _gsplat(name: str, arrays: dict[str, Any], options: Mapping[str, Any]) -> Or
     gradients["camera_rotation"] = gradients["viewmats"][:, :3, :3]
     gradients["camera_translation"] = gradients.pop("viewmats")[:, :3, 3]
     case = GaussianCase(
-        name=name,
-        cameras=views,
-        width=options["width"],
-        height=options["height"],
-        background=arrays.get("in_backgrounds"),
-        options=_gsplat_options(options),
-        **tensors,
-    )
+        name=name, cameras=views, width=options["width"], height=options["height"],
+        background=arrays.get("in_backgrounds"), options=_gsplat_options(options), **tensors,
+    )  # fmt: skip
     planes, mode = {}, options["mode"]
     channels = arrays["out_image"].shape[-1]
     if mode.startswith("RGB"):
@@ -116,16 +110,11 @@ def _gsplat(name: str, arrays: dict[str, Any], options: Mapping[str, Any]) -> Or
     images = {key: arrays["out_image"][..., plane] for key, plane in planes.items()}
     upstream = {key: arrays["v_image"][..., plane] for key, plane in planes.items()}
     return OracleCase(
-        case=case,
-        upstream=upstream | {"alpha": arrays["v_alpha"][..., 0]},
+        case=case, upstream=upstream | {"alpha": arrays["v_alpha"][..., 0]},
         images=images | {"alpha": arrays["out_alpha"][..., 0], "contributors": arrays["n_contrib"]},
-        radii=arrays["radii"],
-        means2d=arrays["means2d"],
-        conics=arrays["conics"],
-        stable=arrays["stable"],
-        gradients=gradients,
-        fork_gradients={},
-    )
+        radii=arrays["radii"], means2d=arrays["means2d"], stable=arrays["stable"],
+        gradients=gradients, fork_gradients={},
+    )  # fmt: skip
 
 
 def _inria(name: str, arrays: dict[str, Any], options: Mapping[str, Any]) -> OracleCase:
@@ -179,7 +168,6 @@ def _inria(name: str, arrays: dict[str, Any], options: Mapping[str, Any]) -> Ora
         | {"alpha": image("out", "alpha", "alpha"), "contributors": arrays["n_contrib"][None]},
         radii=np.repeat(arrays["radii"][None, :, None], 2, -1),
         means2d=arrays["means2d"][None],
-        conics=arrays["conics"][None],
         stable=arrays["stable"][None],
         gradients=gradients("grad"),
         fork_gradients=gradients("gradcompat"),

@@ -74,7 +74,6 @@ class _Shapes:
 def _covariances(part: Part, options: Options) -> Tensor:
     if part.covariances is not None:
         return symmetric(part.covariances)
-    assert part.quats is not None and part.scales is not None
     scaled = part.scales * options.scale_modifier
     if options.semantics == "inria_depth":
         # The fork's gradient omits the factor (spec section 6, item 2).
@@ -174,7 +173,6 @@ def render(parts: list[Part], background: Tensor, options: Options) -> Frame:
     colors, black = [], []
     for part in parts:
         if part.sh is None:
-            assert part.colors is not None
             colors.append(part.colors)
             black.append(torch.zeros(len(part.means), dtype=torch.bool))
         else:
@@ -212,21 +210,12 @@ def _frame(splats: Splats, blended: Blended, radii: Tensor, sure: Tensor, backgr
         return torch.where(splats.visible.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
     return Frame(
-        color=color.reshape(height, width, -1),
-        alpha=alpha.reshape(height, width),
-        transmittance=transmittance.reshape(height, width),
-        depth=depth.reshape(height, width),
+        color=color.reshape(height, width, -1), alpha=alpha.reshape(height, width),
+        transmittance=transmittance.reshape(height, width), depth=depth.reshape(height, width),
         expected_depth=(depth / alpha.clamp_min(1e-10)).reshape(height, width),
         inverse_depth=blended.features[:, -1].reshape(height, width),
-        contributors=blended.contributors.reshape(height, width),
-        radii=kept(radii).int(),
-        means2d=kept(splats.means2d),
-        depths=kept(splats.depths),
-        conics=kept(splats.conics),
-        projected_opacities=kept(splats.opacities),
-        stable=blended.stable.reshape(height, width),
-        sure=sure,
-        offsets=blended.offsets,
-        weights=blended.weights,
-        order=blended.order,
-    )
+        contributors=blended.contributors.reshape(height, width), radii=kept(radii).int(),
+        means2d=kept(splats.means2d), depths=kept(splats.depths), conics=kept(splats.conics),
+        projected_opacities=kept(splats.opacities), stable=blended.stable.reshape(height, width), sure=sure,
+        offsets=blended.offsets, weights=blended.weights, order=blended.order,
+    )  # fmt: skip

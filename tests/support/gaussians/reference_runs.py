@@ -92,15 +92,9 @@ class ReferenceScene:
             parts.append(self._part(scene, camera, at, piece.begin))
             turn, shift = matrix[:3, :3], matrix[:3, 3]
             moved = Camera(
-                camera.rotation @ turn,
-                camera.rotation @ shift + camera.translation,
-                camera.intrinsics,
-                camera.model,
-                camera.distortion,
-                camera.width,
-                camera.height,
-                turn.T @ (camera.eye - shift),
-            )
+                camera.rotation @ turn, camera.rotation @ shift + camera.translation, camera.intrinsics, camera.model,
+                camera.distortion, camera.width, camera.height, turn.T @ (camera.eye - shift),
+            )  # fmt: skip
             parts.append(self._part(scene, moved, piece.begin, piece.end))
             at = piece.end
         parts.append(self._part(scene, camera, at, self.case.count))

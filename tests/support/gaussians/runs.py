@@ -33,14 +33,9 @@ def camera_of(view: OpenCVView | InriaView, width: int, height: int) -> Camera:
         arrays = (view.view, view.projection, view.position)
         return Camera.inria(*arrays, view.tan_fov_x, view.tan_fov_y, width, height)
     return Camera.opencv(
-        *view.intrinsics.tolist(),
-        view.rotation,
-        view.translation,
-        width,
-        height,
-        model=view.model,
+        *view.intrinsics.tolist(), view.rotation, view.translation, width, height, model=view.model,
         distortion=view.distortion,
-    )
+    )  # fmt: skip
 
 
 def scene_of(case: GaussianCase) -> Gaussians:

@@ -20,11 +20,7 @@ from lumigrad.client.values.lenses import (
 )
 
 # Names of coefficients of the client, by those of gsplat's arguments.
-COEFFICIENTS = {
-    "radial_coeffs": "radial",
-    "tangential_coeffs": "tangential",
-    "thin_prism_coeffs": "thin_prism",
-}
+COEFFICIENTS = {"radial_coeffs": "radial", "tangential_coeffs": "tangential", "thin_prism_coeffs": "thin_prism"}
 F_THETA = {
     "angle_to_pixeldist_poly": "angle_to_pixel_distance",
     "pixeldist_to_angle_poly": "pixel_distance_to_angle",
@@ -36,11 +32,7 @@ GLASS = {
     "horizontal_poly_inverse": "horizontal_inverse",
     "vertical_poly_inverse": "vertical_inverse",
 }
-LIDAR = {
-    "row_elevations_rad": "elevations",
-    "column_azimuths_rad": "azimuths",
-    "row_azimuth_offsets_rad": "offsets",
-}
+LIDAR = {"row_elevations_rad": "elevations", "column_azimuths_rad": "azimuths", "row_azimuth_offsets_rad": "offsets"}
 LENSES: dict[str, Any] = {"pinhole": PinholeLens, "ortho": OrthographicLens, "fisheye": FisheyeLens}
 
 

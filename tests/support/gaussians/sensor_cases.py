@@ -69,16 +69,9 @@ class SensorCase:
         if self.end is not None:
             end = {"end_rotation": self.end[:3, :3], "end_translation": self.end[:3, 3]}
         return Camera.sensor(
-            self.lens,
-            self.start[:3, :3],
-            self.start[:3, 3],
-            self.width,
-            self.height,
-            shutter=self.shutter,
-            row_time=self.row_time,
-            windshield=self.windshield,
-            **end,
-        )
+            self.lens, self.start[:3, :3], self.start[:3, 3], self.width, self.height, shutter=self.shutter,
+            row_time=self.row_time, windshield=self.windshield, **end,
+        )  # fmt: skip
 
     def optics(self) -> Optics:
         """The reference's lens; its parameters are leaves of the graph."""
@@ -169,22 +162,14 @@ OPENCV = PinholeLens(
 FISHEYE = FisheyeLens(**{**FOCAL, "fx": 40.0, "fy": 41.0}, radial=(-0.04, 0.01, -0.003, 0.0004))
 WIDE_FISHEYE = FisheyeLens(fx=13.5, fy=13.7, cx=18.4, cy=17.8, radial=FISHEYE.radial, max_angle=2.2, behind=True)
 FTHETA = FThetaLens(
-    cx=CENTER[0],
-    cy=CENTER[1],
-    max_angle=1.4,
-    angle_to_pixel_distance=(0.0, 42.0, 0.8, -1.5, 0.3),
-    pixel_distance_to_angle=(0.0, 1 / 42.0),
-    linear=(1.01, 0.003, -0.002),
-)
+    cx=CENTER[0], cy=CENTER[1], max_angle=1.4, angle_to_pixel_distance=(0.0, 42.0, 0.8, -1.5, 0.3),
+    pixel_distance_to_angle=(0.0, 1 / 42.0), linear=(1.01, 0.003, -0.002),
+)  # fmt: skip
 INVERSE_FTHETA = FThetaLens(
-    cx=CENTER[0],
-    cy=CENTER[1],
-    max_angle=1.4,
-    reference="pixel_distance_to_angle",
-    angle_to_pixel_distance=(0.0, 42.0),
-    pixel_distance_to_angle=(0.0, 1 / 42.0, 2e-6, 1e-7, 0.0, 1e-12),
+    cx=CENTER[0], cy=CENTER[1], max_angle=1.4, reference="pixel_distance_to_angle",
+    angle_to_pixel_distance=(0.0, 42.0), pixel_distance_to_angle=(0.0, 1 / 42.0, 2e-6, 1e-7, 0.0, 1e-12),
     linear=(0.99, -0.004, 0.002),
-)
+)  # fmt: skip
 ORTHOGRAPHIC = OrthographicLens(fx=9.0, fy=8.5, cx=CENTER[0], cy=CENTER[1])
 GLASS = Windshield(
     horizontal=(0.003, 1.02, 0.004, 0.01, -0.006, 0.002, 0.03, 0.001, -0.002, 0.004),

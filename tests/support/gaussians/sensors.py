@@ -318,15 +318,10 @@ def render(
     reached, radii, inside = _reach(scene["opacities"], mean, sharp, blurred, grid, width, height, rules)
     visible &= inside
     splats = Splats(
-        mean,
-        conics,
-        scene["opacities"],
-        depths,
-        torch.cat([seen_colors_of(scene, exposure, slices), depths[:, None], 1 / depths[:, None]], -1),
-        visible,
-        torch.zeros_like(visible),
-        reached,
-    )
+        mean, conics, scene["opacities"], depths,
+        torch.cat([seen_colors_of(scene, exposure, slices), depths[:, None], 1 / depths[:, None]], -1), visible,
+        torch.zeros_like(visible), reached,
+    )  # fmt: skip
     blended = blend(splats, grid, replace(o, semantics="exact"))
     images = blended.features.reshape(height, width, -1)
     through = blended.transmittance.reshape(height, width)
@@ -360,14 +355,7 @@ def seen_colors_of(scene: Mapping[str, Tensor], exposure: Exposure, slices: Slic
 
 @torch.no_grad()
 def _reach(
-    opacities: Tensor,
-    mean: Tensor,
-    sharp: Tensor,
-    blurred: Tensor,
-    grid: Tensor,
-    width: int,
-    height: int,
-    rules: Rules,
+    opacities: Tensor, mean: Tensor, sharp: Tensor, blurred: Tensor, grid: Tensor, width: int, height: int, rules: Rules
 ) -> tuple[Tensor | None, Tensor, Tensor]:
     """Pixels [P, N] within gsplat's tiles (None: all), radii [N, 2], and which Gaussians [N] they leave."""
     ratio = (torch.linalg.det(sharp) / torch.linalg.det(blurred)).clamp_min(LEAST_RATIO)

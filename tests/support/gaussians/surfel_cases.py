@@ -88,15 +88,9 @@ def reference(
     names = (("tile", "tile_size"), ("clip", "radius_clip"), ("near", "near"), ("degree", "sh_degree"))
     chosen = {ours: case.settings[name] for ours, name in names if name in case.settings}
     images = render_surfels(
-        leaves,
-        camera,
-        WIDTH,
-        HEIGHT,
-        background=background if case.background else None,
-        motion=motion if case.moved else None,
-        moved=case.moved,
-        **chosen,
-    )
+        leaves, camera, WIDTH, HEIGHT, background=background if case.background else None,
+        motion=motion if case.moved else None, moved=case.moved, **chosen,
+    )  # fmt: skip
     if upstream is None:
         return images, {}
     loss = sum((images[name] * gradient.double()).sum() for name, gradient in upstream.items())
@@ -143,11 +137,7 @@ def forward(
 ) -> tuple[dict[str, Tensor], State | None]:
     """The forward pass of a case."""
     return engine.forward(
-        Gaussians(**case.scene),
-        [case.camera()],
-        Settings(primitive="surfel", **case.settings),
-        background=case.colors() if case.background else None,
-        transforms=case.transforms(),
-        outputs=outputs,
+        Gaussians(**case.scene), [case.camera()], Settings(primitive="surfel", **case.settings),
+        background=case.colors() if case.background else None, transforms=case.transforms(), outputs=outputs,
         retain=retain,
-    )
+    )  # fmt: skip

@@ -58,13 +58,9 @@ def prepared(shape: MeshShape, memory: Any) -> Callable[[], Any]:
     scene.mesh.vertices.CopyFrom(writer.add(np.ascontiguousarray(shape.vertices, np.float32)))
     scene.mesh.faces.CopyFrom(writer.add(np.ascontiguousarray(shape.faces, np.int32)))
     runtime: Any = SimpleNamespace(
-        limits=Limits.of(Config()),
-        transfer=SimpleNamespace(device=torch.device("cpu")),
-        tenant="a",
-        memory=memory,
-        builds=Turns(),
-        building=threading.Lock(),
-    )
+        limits=Limits.of(Config()), transfer=SimpleNamespace(device=torch.device("cpu")), tenant="a", memory=memory,
+        builds=Turns(), building=threading.Lock(),
+    )  # fmt: skip
     owner: Any = SimpleNamespace(check=lambda: None, on_end=lambda end: None)
     payload = b"".join(bytes(part) for part in writer.buffers)
     prepare = MeshKind().arrival(scene, runtime, "scene.mesh").receive(PayloadReader(payload))

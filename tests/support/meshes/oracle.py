@@ -75,29 +75,16 @@ def load(path: Path) -> Found:
         distances.append(arrays["o3d_sd"][environment, slot])
     swept = str(arrays["kind"]) == "swept"
     options = Options(
-        semantics=SEMANTICS[str(arrays["kind"])],
-        activation_distance=float(arrays["activation_distance"]),
-        max_distance=float(arrays["max_dist"]),
-        sweep=swept and int(arrays["sweep_steps"]) > 0,
-        samples=int(arrays["sweep_steps"]),
-        speed_metric=swept and bool(arrays["enable_speed_metric"]),
-        time_step_s=float(arrays["speed_dt"]),
-        weight=float(arrays["weight"]),
-    )
+        semantics=SEMANTICS[str(arrays["kind"])], activation_distance=float(arrays["activation_distance"]),
+        max_distance=float(arrays["max_dist"]), sweep=swept and int(arrays["sweep_steps"]) > 0,
+        samples=int(arrays["sweep_steps"]), speed_metric=swept and bool(arrays["enable_speed_metric"]),
+        time_step_s=float(arrays["speed_dt"]), weight=float(arrays["weight"]),
+    )  # fmt: skip
     case = MeshCase(
-        name=path.stem,
-        placed=tuple(placed),
-        spheres=arrays["spheres"],
-        environments=len(slots),
-        rows=arrays.get("env_query_idx"),
-        options=options,
-    )
+        name=path.stem, placed=tuple(placed), spheres=arrays["spheres"], environments=len(slots),
+        rows=arrays.get("env_query_idx"), options=options,
+    )  # fmt: skip
     return Found(
-        case=case,
-        cost=arrays["ref_cost"],
-        gradient=arrays["ref_grad"],
-        ok_cost=arrays["ref_ok_cost"],
-        ok_gradient=arrays["ref_ok_grad"],
-        distances=np.stack(distances, -1),
-        differences=arrays.get("fd_grad"),
-    )
+        case=case, cost=arrays["ref_cost"], gradient=arrays["ref_grad"], ok_cost=arrays["ref_ok_cost"],
+        ok_gradient=arrays["ref_ok_grad"], distances=np.stack(distances, -1), differences=arrays.get("fd_grad"),
+    )  # fmt: skip

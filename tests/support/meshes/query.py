@@ -36,6 +36,4 @@ def query(**changes: Any) -> Evaluation:
 
 def retained(**changes: Any) -> State:
     """The forward state of the query."""
-    state = query(retain=True, **changes).state
-    assert isinstance(state, State)
-    return state
+    return query(retain=True, **changes).state

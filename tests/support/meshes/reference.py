@@ -155,11 +155,7 @@ class ExactScene:
             way = self._centres[other] - self._centres[own]
 
             def clearance_at(
-                segment: Tensor,
-                fraction: Tensor,
-                own: Tensor = own,
-                way: Tensor = way,
-                margin: Tensor = margin,
+                segment: Tensor, fraction: Tensor, own: Tensor = own, way: Tensor = way, margin: Tensor = margin
             ) -> Tensor:
                 points = self._centres[own[segment]] + fraction[:, None] * way[segment]
                 return obstacle.look(points).distance.clamp_max(self.reach) - margin[segment]
@@ -176,7 +172,6 @@ class ExactScene:
     def _with_speed(self, cost: Tensor) -> Tensor:
         if not self.options.speed_metric:
             return cost
-        assert self.options.time_step_s is not None
         before, after = self.rows.before, self.rows.after
         both = (before >= 0) & (after >= 0)
         both &= self.rows.on[before] & self.rows.on[after]

@@ -32,7 +32,6 @@ class CuroboScene:
 
     def __init__(self, case: MeshCase) -> None:
         self.case, self.options, self.rows = case, case.options, Rows.of(case)
-        assert case.options.max_distance is not None
         spheres = torch.from_numpy(np.asarray(case.spheres, np.float64)).reshape(-1, 4)
         self._centres, self._radii = spheres[:, :3], spheres[:, 3]
         activation = 0.0 if self.field else self.options.activation_distance
@@ -68,7 +67,6 @@ class CuroboScene:
             there = [one.shape for one in self.case.placed if one.enabled and one.environment == environment]
             only.append(bool(there) and all(isinstance(shape, CuboidShape) for shape in there))
         lower = torch.tensor(only)[self.rows.environment]
-        assert self.options.max_distance is not None
         return torch.where(lower, -(2 * self.options.max_distance + self._radii), -self._cap)
 
     def _look(self, obstacle: Obstacle, rows: Tensor, points: Tensor) -> _Seen:
@@ -161,7 +159,6 @@ class CuroboScene:
     def _scale_by_speed(self) -> None:
         """Spec section 6.3."""
         dt = self.options.time_step_s
-        assert dt is not None
         before, after = self.rows.before, self.rows.after
         there = (before >= 0) & (after >= 0) & (self._cost > 0)
         way = self._centres[after] - self._centres[before]

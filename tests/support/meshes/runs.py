@@ -70,14 +70,10 @@ def run(
 ) -> Run:
     """Evaluates, and differentiates if there are gradients of outputs; `world` in place of the case's own."""
     results, state = engine.evaluate(
-        tensor(case.spheres),
-        world if world is not None else world_of(engine, case),
-        settings_of(case, **changes),
-        environments=None if case.rows is None else torch.from_numpy(case.rows),
-        outputs=outputs,
-        per_instance=per_instance,
-        retain=upstream is not None,
-    )
+        tensor(case.spheres), world if world is not None else world_of(engine, case), settings_of(case, **changes),
+        environments=None if case.rows is None else torch.from_numpy(case.rows), outputs=outputs,
+        per_instance=per_instance, retain=upstream is not None,
+    )  # fmt: skip
     arrays = {name: value.numpy() for name, value in results.items()}
     if upstream is None:
         return Run(arrays, {})

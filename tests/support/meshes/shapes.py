@@ -128,10 +128,7 @@ def bowl(rings: int = 5, sectors: int = 12, radius: float = 0.5) -> MeshShape:
     for ring in range(rings - 1):
         inner, outer = 1 + ring * sectors, 1 + (ring + 1) * sectors
         for k in range(sectors):
-            faces += [
-                (inner + k, inner + after[k], outer + after[k]),
-                (inner + k, outer + after[k], outer + k),
-            ]
+            faces += [(inner + k, inner + after[k], outer + after[k]), (inner + k, outer + after[k], outer + k)]
     return MeshShape(np.array(points), np.array(faces, np.int32))
 
 

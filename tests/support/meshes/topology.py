@@ -148,21 +148,13 @@ class Surveyed:
         closed = set(counts) == {2}
         a, b, c = self.triangles.unbind(1)
         return Facts(
-            vertices=len(self.shape.vertices),
-            faces=len(self.shape.faces),
-            welded_vertices=len(self.positions),
-            degenerate_faces=len(self.degenerate),
-            duplicate_faces=self.duplicates,
-            boundary_edges=counts[1],
+            vertices=len(self.shape.vertices), faces=len(self.shape.faces), welded_vertices=len(self.positions),
+            degenerate_faces=len(self.degenerate), duplicate_faces=self.duplicates, boundary_edges=counts[1],
             nonmanifold_edges=sum(count for faces, count in counts.items() if faces > 2),
-            inconsistent_edges=inconsistent,
-            closed=closed,
-            oriented=closed and not inconsistent,
-            low=tuple(self.shape.vertices.min(0).tolist()),
-            high=tuple(self.shape.vertices.max(0).tolist()),
-            volume=self.volume,
-            area=float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum() / 2),
-        )
+            inconsistent_edges=inconsistent, closed=closed, oriented=closed and not inconsistent,
+            low=tuple(self.shape.vertices.min(0).tolist()), high=tuple(self.shape.vertices.max(0).tolist()),
+            volume=self.volume, area=float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum() / 2),
+        )  # fmt: skip
 
 
 @lru_cache(64)

@@ -12,11 +12,10 @@ from support.spheres.case import SphereCase, sphere_ids
 from support.spheres.compat_math import EPS, Floats, dot, f32, fast_exp, length, scaled
 from support.spheres.compat_pairs import Pairs, pairs
 from support.spheres.compat_reference import Rendered
-from support.spheres.pulsar_camera import camera_vectors
+from support.spheres.pulsar_camera import VECTORS, camera_vectors
 
 Doubles = NDArray[np.float64]
 Gradients = dict[str, Floats]
-VECTORS = ("eye", "pixel_0_0_center", "pixel_vec_x", "pixel_vec_y")
 
 
 @dataclass(frozen=True)
@@ -73,25 +72,16 @@ def camera_gradient(case: SphereCase, native: Gradients) -> Floats:
     """Section 7.3: the chain from the four vectors to the camera parameters."""
     parameters = torch.from_numpy(case.camera.astype(np.float64)).requires_grad_()
     vectors = camera_vectors(
-        parameters,
-        case.width,
-        case.height,
-        orthogonal=case.orthogonal,
-        right_handed=case.right_handed,
+        parameters, case.width, case.height, orthogonal=case.orthogonal, right_handed=case.right_handed,
         first_r_then_t=case.first_r_then_t,
-    )
+    )  # fmt: skip
     total = sum((getattr(vectors, name) * torch.from_numpy(native[name])).sum() for name in VECTORS)
-    assert isinstance(total, torch.Tensor)
     (gradient,) = torch.autograd.grad(total, [parameters])
     return gradient.numpy().astype(f32)
 
 
 def _tracked(
-    case: SphereCase,
-    rendered: Rendered,
-    sphere: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
+    case: SphereCase, rendered: Rendered, sphere: NDArray[np.int32], rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> _Tracked:
     """Section 7, up to the derivative with respect to a pair's weight."""
     camera, found = rendered.camera, rendered.signatures

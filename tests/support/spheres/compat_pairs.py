@@ -51,18 +51,10 @@ def pairs(
     half_chord = np.sqrt((radius + across) * np.maximum(radius - across, f32(0)))
     depth = along - half_chord
     return Pairs(
-        raw_ray=raw_ray,
-        ray=ray,
-        centre=centre,
-        chord=chord,
-        chord_length=chord_length,
-        closeness=closeness,
-        hit=np.asarray((radius >= chord_length) | central),
-        along=along,
-        half_chord=half_chord,
-        depth=depth,
+        raw_ray=raw_ray, ray=ray, centre=centre, chord=chord, chord_length=chord_length, closeness=closeness,
+        hit=np.asarray((radius >= chord_length) | central), along=along, half_chord=half_chord, depth=depth,
         normalized_depth=(depth - camera.min_depth) * camera.depth_scale,
-    )
+    )  # fmt: skip
 
 
 Measures = tuple[Floats, Floats, Floats, NDArray[np.bool_], Floats]

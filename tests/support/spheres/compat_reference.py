@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from support.spheres.case import SphereCase
 from support.spheres.compat_math import EPS, LARGEST, Floats, f32, fast_exp, fast_ln
 from support.spheres.compat_pairs import Pairs, pairs
 from support.spheres.compat_setup import NativeCamera, Signatures, native_camera, signatures
-from support.spheres.pulsar_camera import camera_vectors
 
 # The CPU build draws when more than this number of candidates is loaded.
 BLOCK = 64
@@ -27,32 +25,6 @@ class Rendered:
     hits: NDArray[np.int32]
     camera: NativeCamera
     signatures: Signatures
-
-
-def _camera_of(case: SphereCase) -> NativeCamera:
-    """The native camera of a case, from its parameters in float32."""
-    vectors = camera_vectors(
-        torch.from_numpy(case.camera),
-        case.width,
-        case.height,
-        orthogonal=case.orthogonal,
-        right_handed=case.right_handed,
-        first_r_then_t=case.first_r_then_t,
-    )
-    return native_camera(
-        vectors.eye.numpy(),
-        vectors.pixel_0_0_center.numpy(),
-        vectors.pixel_vec_x.numpy(),
-        vectors.pixel_vec_y.numpy(),
-        float(vectors.focal_length),
-        (int(vectors.principal_point[0]), int(vectors.principal_point[1])),
-        width=case.width,
-        height=case.height,
-        min_depth=case.min_depth,
-        max_depth=case.max_depth,
-        orthogonal=case.orthogonal,
-        right_handed=case.right_handed,
-    )
 
 
 class _Film:
@@ -85,13 +57,9 @@ class _Film:
         at = np.s_[y0 - top : int(box[3]) - top, x0 - left : int(box[1]) - left]
         shape = x.shape
         pair = pairs(
-            self.camera,
-            np.broadcast_to(found.direction[index], (*shape, 3)),
-            np.broadcast_to(found.distance[index], shape),
-            np.broadcast_to(self.case.radii[index], shape),
-            x,
-            y,
-        )
+            self.camera, np.broadcast_to(found.direction[index], (*shape, 3)),
+            np.broadcast_to(found.distance[index], shape), np.broadcast_to(self.case.radii[index], shape), x, y,
+        )  # fmt: skip
         active = ~self.done[at]
         hit = active & pair.hit
         self._blend(index, at, hit, pair)
@@ -151,7 +119,7 @@ class _Film:
 
 def render(case: SphereCase) -> Rendered:
     """Sections 4 to 6."""
-    camera = _camera_of(case)
+    camera = native_camera(case)
     found = signatures(camera, case.positions, case.radii)
     film = _Film(case, camera)
     for index in np.argsort(found.near, kind="stable"):

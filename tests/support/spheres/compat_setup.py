@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from support.spheres.case import SphereCase
 from support.spheres.compat_math import EPS, LARGEST, NO_BOX, Floats, dot, f32, length, scaled
+from support.spheres.pulsar_camera import VECTORS, camera_vectors
 
 
 @dataclass(frozen=True)
@@ -61,47 +64,28 @@ class Signatures:
         return np.asarray((self.box[:, 1] >= self.box[:, 0] + 3) & (self.box[:, 3] >= self.box[:, 2] + 3))
 
 
-def native_camera(
-    eye: Floats,
-    pixel_0_0_center: Floats,
-    pixel_vec_x: Floats,
-    pixel_vec_y: Floats,
-    focal_length: float,
-    principal_point: tuple[int, int],
-    *,
-    width: int,
-    height: int,
-    min_depth: float,
-    max_depth: float,
-    orthogonal: bool,
-    right_handed: bool,
-) -> NativeCamera:
-    """Section 3.3, from the vectors of section 3.2."""
-    shift_x, shift_y = principal_point
-    normal = np.cross(pixel_vec_y, pixel_vec_x).astype(f32)
+def native_camera(case: SphereCase) -> NativeCamera:
+    """Section 3.3, from the parameters in float32 and the vectors of section 3.2."""
+    vectors = camera_vectors(
+        torch.from_numpy(case.camera), case.width, case.height, orthogonal=case.orthogonal,
+        right_handed=case.right_handed, first_r_then_t=case.first_r_then_t,
+    )  # fmt: skip
+    eye, first, step_x, step_y = (getattr(vectors, name).numpy() for name in VECTORS)
+    shift_x, shift_y = (int(value) for value in vectors.principal_point)
+    normal = np.cross(step_y, step_x).astype(f32)
     normal = normal / length(normal)
-    if right_handed:
+    if case.right_handed:
         normal = -normal
-    corner = pixel_0_0_center - pixel_vec_x * f32(abs(shift_x))
-    corner = corner - pixel_vec_y * f32(abs(shift_y))
-    axes = np.stack([pixel_vec_x / length(pixel_vec_x), pixel_vec_y / length(pixel_vec_y), normal])
-    nearest = f32(min_depth) if min_depth else f32(focal_length) + f32(2) * EPS
+    corner = first - step_x * f32(abs(shift_x))
+    corner = corner - step_y * f32(abs(shift_y))
+    axes = np.stack([step_x / length(step_x), step_y / length(step_y), normal])
+    nearest = f32(case.min_depth) if case.min_depth else f32(float(vectors.focal_length)) + f32(2) * EPS
     return NativeCamera(
-        eye=eye,
-        corner=corner - eye,
-        step_x=pixel_vec_x,
-        step_y=pixel_vec_y,
-        axes=axes.astype(f32),
-        half_pixel=f32(f32(0.5) * length(pixel_vec_x)),
-        focal_length=f32(focal_length),
-        min_depth=f32(nearest),
-        max_depth=f32(max_depth),
-        width=width,
-        height=height,
-        shift_x=shift_x,
-        shift_y=shift_y,
-        orthogonal=orthogonal,
-    )
+        eye=eye, corner=corner - eye, step_x=step_x, step_y=step_y, axes=axes.astype(f32),
+        half_pixel=f32(f32(0.5) * length(step_x)), focal_length=f32(float(vectors.focal_length)),
+        min_depth=f32(nearest), max_depth=f32(case.max_depth), width=case.width, height=case.height, shift_x=shift_x,
+        shift_y=shift_y, orthogonal=case.orthogonal,
+    )  # fmt: skip
 
 
 def rotated(camera: NativeCamera, vectors: Floats) -> Floats:

@@ -152,17 +152,11 @@ def _blend(
     closest = depths.amin(-1) if depths.shape[-1] else torch.full_like(maximum, torch.inf)
     near = torch.where(hit, chords.near, -1.0)
     return Exact(
-        color=color,
-        alpha=1 - background_share,
-        depth=torch.where(seen, torch.where(seen, closest, 0.0), -1.0),
-        hits=hit.sum(-1),
-        shares=shares,
-        depths=depths.detach(),
-        maximum=maximum,
-        total=total,
+        color=color, alpha=1 - background_share, depth=torch.where(seen, torch.where(seen, closest, 0.0), -1.0),
+        hits=hit.sum(-1), shares=shares, depths=depths.detach(), maximum=maximum, total=total,
         farthest=near.amax(-1) if near.shape[-1] else torch.full_like(maximum, -1.0),
         rounding=_rounding(view, colors, radii, opacity, blending, nearest, chords, maximum, total, color),
-    )
+    )  # fmt: skip
 
 
 @torch.no_grad()

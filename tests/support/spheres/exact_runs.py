@@ -82,13 +82,9 @@ class ExactScene:
         ]
         options: dict[str, float] = {"min_depth": case.min_depth, "max_hits": case.max_hits, **changes}
         blending = Blending(
-            gamma=self.inputs["gamma"],
-            background=self.inputs["background"],
-            max_depth=case.max_depth,
-            min_depth=options["min_depth"],
-            background_depth=case.background_depth,
-            max_hits=int(options["max_hits"]),
-        )
+            gamma=self.inputs["gamma"], background=self.inputs["background"], max_depth=case.max_depth,
+            min_depth=options["min_depth"], background_depth=case.background_depth, max_hits=int(options["max_hits"]),
+        )  # fmt: skip
         views = [self._view(camera) for camera in self.cameras]
         self.frames = render(views, self.inputs["colors"], self.inputs["radii"], blending, self.inputs.get("opacities"))
 
@@ -97,14 +93,9 @@ class ExactScene:
         if isinstance(camera, OpenCV):
             return opencv_view(positions, camera, case.width, case.height)
         return pulsar_view(
-            positions,
-            camera,
-            case.width,
-            case.height,
-            orthogonal=case.orthogonal,
-            right_handed=case.right_handed,
+            positions, camera, case.width, case.height, orthogonal=case.orthogonal, right_handed=case.right_handed,
             first_r_then_t=case.first_r_then_t,
-        )
+        )  # fmt: skip
 
     def reference(self, output_gradients: Mapping[str, ArrayLike] | None = None) -> Reference:
         """The frames, and the gradients given those of outputs [C, ...], if there are any."""

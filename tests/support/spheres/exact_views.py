@@ -38,12 +38,7 @@ def pulsar_view(
 ) -> View:
     """Pulsar's camera. The principal point shifts the film continuously: pixel x has the ray of x + shift."""
     vectors = camera_vectors(
-        parameters,
-        width,
-        height,
-        orthogonal=orthogonal,
-        right_handed=right_handed,
-        first_r_then_t=first_r_then_t,
+        parameters, width, height, orthogonal=orthogonal, right_handed=right_handed, first_r_then_t=first_r_then_t
     )
     step_x, step_y = vectors.pixel_vec_x, vectors.pixel_vec_y
     normal = torch.linalg.cross(step_y, step_x)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+VECTORS = ("eye", "pixel_0_0_center", "pixel_vec_x", "pixel_vec_y")
+
 
 @dataclass(frozen=True)
 class CameraVectors:

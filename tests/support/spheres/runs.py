@@ -30,13 +30,9 @@ class Run:
 def camera_of(case: SphereCase) -> Camera:
     """The case's camera."""
     return Camera.pulsar(
-        case.camera.tolist(),
-        case.width,
-        case.height,
-        orthogonal=case.orthogonal,
-        right_handed=case.right_handed,
+        case.camera.tolist(), case.width, case.height, orthogonal=case.orthogonal, right_handed=case.right_handed,
         first_r_then_t=case.first_r_then_t,
-    )
+    )  # fmt: skip
 
 
 def settings_of(case: SphereCase, semantics: Semantics, **changes: object) -> Settings:
@@ -72,16 +68,11 @@ def run(
 ) -> Run:
     """Runs forward, and backward if gradients are wanted, for the case's output gradient unless others are given."""
     results, state = engine.forward(
-        torch.from_numpy(case.positions),
-        torch.from_numpy(case.colors),
-        torch.from_numpy(case.radii),
-        cameras or [camera_of(case)],
-        settings_of(case, semantics, **changes),
+        torch.from_numpy(case.positions), torch.from_numpy(case.colors), torch.from_numpy(case.radii),
+        cameras or [camera_of(case)], settings_of(case, semantics, **changes),
         opacities=None if case.opacities is None else torch.from_numpy(case.opacities),
-        background=torch.from_numpy(case.background),
-        outputs=outputs,
-        retain=bool(wanted),
-    )
+        background=torch.from_numpy(case.background), outputs=outputs, retain=bool(wanted),
+    )  # fmt: skip
     arrays = {name: value.numpy() for name, value in results.items()}
     if not wanted:
         return Run(arrays, {}, None)

@@ -95,6 +95,5 @@ def test_state_counts_the_rays(emulation_device: Device) -> None:
     case = RAY_CASES["opencv"]
     given = Gaussians(**case.scene)
     _, state = emulation_device.engine.forward(given, [case.camera()], Settings(**case.settings), retain=True)
-    assert state is not None
     # Origins and directions of the pixels in 3 x 3 whole tiles.
     assert 9 * 256 * 24 < state.kept.bytes <= native.device_bytes(0)

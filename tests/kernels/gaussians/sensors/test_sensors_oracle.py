@@ -73,7 +73,6 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
 @pytest.mark.parametrize("name", LENSES)
 def test_lenses_see_points_where_they_were_seen_elsewhere(name: str, gaussian_engine: Engine) -> None:
     """The points are Gaussians that are much smaller than pixels."""
-    assert FOLDER is not None
     with np.load(FOLDER / "l01_lenses.npz") as archive:
         arrays = {key: archive[key] for key in archive.files}
     given = json.loads(str(arrays["settings_json"]))[name]

@@ -159,6 +159,5 @@ def test_an_end_without_a_rolling_shutter_is_refused() -> None:
         with pytest.raises(ArgumentError, match="transforms"):
             Transform(0, 3, start, end)
     state = forward(tensors, [CASES["rolling"].camera()], Settings(), transforms=SLICES[1:2], retain=True).state
-    assert state is not None
     made = backward(state, {"color": torch.ones(1, 36, 48, 3)}, ("transforms",)).gradients
     assert set(made) == {"transforms"}, "there is no end without a matrix_end"

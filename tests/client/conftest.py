@@ -13,7 +13,7 @@ from lumigrad.client.cli import main
 from support.files.query_files import SIZE, Query
 from support.gaussians.clouds import post
 from support.meshes.shapes import box
-from support.workers.client_load import client_fixture, patient_lanes
+from support.workers.client_load import client_fixture, patient_clients
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess, worker
 
@@ -26,7 +26,7 @@ def worker_process() -> Iterator[WorkerProcess]:
 
 client = client_fixture("worker_process")
 
-__all__ = ["patient_lanes"]
+__all__ = ["patient_clients"]
 
 
 @pytest.fixture

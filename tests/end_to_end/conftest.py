@@ -9,10 +9,10 @@ import pytest
 
 from lumigrad.client import Client
 from support.chromium import chromium
-from support.workers.client_load import patient_lanes
+from support.workers.client_load import patient_clients
 from support.workers.worker import WorkerProcess, worker, worker_fixture
 
-__all__ = ["patient_lanes"]
+__all__ = ["patient_clients"]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Spheres
-from lumigrad.client.transport import lane, lanes
+from lumigrad.client.transport import connection, lane, lanes
 from support.workers.load import Load
 from support.workers.slow_render import wait_until
 
@@ -41,11 +41,15 @@ def wait_for_lane(client: Client, kind: str = "shared") -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def patient_lanes() -> Iterator[None]:
-    """Clients wait for answers of their lanes as long as a busy machine may need, rather than use the stream."""
+def patient_clients() -> Iterator[None]:
+    """Clients wait for lanes, and for workers to forget states, as long as a busy machine may need.
+
+    After some seconds they would use the stream, and leave the states to be forgotten later.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module in (lane, lanes):
             patch.setattr(module, "PATIENCE_S", 100.0)
+        patch.setattr(connection, "_TELL_S", 100.0)
         yield
 
 

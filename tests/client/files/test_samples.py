@@ -140,12 +140,12 @@ def test_compressed_files_are_known_by_name_or_content_and_refused_with_what_unp
 
 def test_gzip_streams_of_spz_are_read_whatever_they_are_called(tmp_path: Path):
     path = tmp_path / "scene.ply"
-    write_spz(read_scene("sample:vase"), path, version=3)
+    write_spz(read_scene("sample:vase").reordered(np.arange(100)), path, version=3)
     # The header has the name of the file that was compressed.
     content = gzip.decompress(path.read_bytes())
     with gzip.open(path, "wb") as file:
         file.write(content)
-    assert len(Gaussians.load(path)) == 45_000
+    assert len(Gaussians.load(path)) == 100
     path.write_bytes(path.read_bytes()[:12])
     with pytest.raises(InvalidArgument, match=r"^path: .*scene\.ply: gzip stream: expected 16 bytes of header"):
         Gaussians.load(path)
@@ -254,19 +254,14 @@ def test_photographs_are_transparent_around_their_subject():
     assert np.abs(still_life.distances(exposure.places)[0]).max() < 2e-3
 
 
-@pytest.mark.parametrize("count", [1, 100_000, 250_001])
-def test_a_city_has_as_many_gaussians_as_asked_for(tmp_path: Path, count: int) -> None:
-    told = list(write_city(tmp_path / "city.ply", count))
-    scene = read_scene(tmp_path / "city.ply")
-    assert len(scene) == told[-1] == count and scene.degree == 1 and not scene.invalid()
-    assert SceneView.load(tmp_path / "city.ply") is not None
-
-
-def test_a_larger_city_begins_with_the_smaller_one(tmp_path: Path) -> None:
-    for name, count in (("small.ply", 180_000), ("large.ply", 260_000)):
-        list(write_city(tmp_path / name, count))
-    small, large = (read_scene(tmp_path / name) for name in ("small.ply", "large.ply"))
-    np.testing.assert_array_equal(small.means[:80_000], large.means[:80_000])
+def test_a_city_has_as_many_gaussians_as_asked_for_and_begins_with_a_smaller_one(tmp_path: Path) -> None:
+    scenes = []
+    for count in (1, 100_000, 180_001):
+        told = list(write_city(tmp_path / "city.ply", count))
+        scenes.append(read_scene(tmp_path / "city.ply"))
+        assert len(scenes[-1]) == told[-1] == count and scenes[-1].degree == 1 and not scenes[-1].invalid()
+        assert SceneView.load(tmp_path / "city.ply") is not None
+    np.testing.assert_array_equal(scenes[1].means[:80_000], scenes[2].means[:80_000])
 
 
 def test_blocks_of_a_city_fill_squares_around_the_middle() -> None:

@@ -121,7 +121,7 @@ def test_values_of_colmap_that_cannot_be_are_named(tmp_path, name, offset, value
     assert str(refused.value).startswith(f"path: {path}: {said}")
 
 
-@settings(max_examples=150, deadline=60_000, derandomize=True)
+@settings(max_examples=80, deadline=60_000, derandomize=True)
 @given(data=st.data())
 @pytest.mark.filterwarnings("error")
 def test_damaged_colmap_files_raise_the_typed_error(tmp_path_factory, data):

@@ -16,13 +16,13 @@ from support.workers.worker import WorkerProcess
 Parameters = dict[str, torch.nn.Parameter]
 
 
-def parameters(count: int = 40) -> Parameters:
+def parameters(count: int = 40, scale: float | None = None) -> Parameters:
     generator = torch.Generator().manual_seed(3)
     uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
     tensors = {
         "means": 2 * uniform(count, 3) - 1,
         "quats": uniform(count, 4) - 0.5,
-        "scales": (0.02 + 0.3 * uniform(count, 3)).log(),
+        "scales": (0.02 + 0.3 * uniform(count, 3) if scale is None else torch.full((count, 3), scale)).log(),
         "opacities": torch.logit(0.05 + 0.9 * uniform(count)),
         "colors": uniform(count, 3),
     }
@@ -167,9 +167,8 @@ def grown(params: Parameters, optimizers: dict[str, Any], step: int, **options: 
 
 
 def test_the_default_strategy_grows_where_gradients_are_steep_and_prunes_what_is_transparent() -> None:
-    params = parameters()
+    params = parameters(scale=0.05)
     with torch.no_grad():
-        params["scales"][:] = math.log(0.05)
         params["scales"][2:4] = math.log(0.3)
         params["opacities"][9] = -9.0
     optimizers, means = trained(params), params["means"].detach()
@@ -189,14 +188,10 @@ def test_the_default_strategy_grows_where_gradients_are_steep_and_prunes_what_is
 
 
 def test_the_default_strategy_resets_opacities_and_minds_sizes_in_pictures() -> None:
-    params = parameters()
-    with torch.no_grad():
-        params["scales"][:] = math.log(0.05)
+    params = parameters(scale=0.05)
     grown(params, trained(params), 3000)
     assert params["opacities"].sigmoid().max() <= 0.0101
-    params = parameters()
-    with torch.no_grad():
-        params["scales"][:] = math.log(0.05)
+    params = parameters(scale=0.05)
     options = {"refine_scale2d_stop_iter": 5000, "grow_grad2d": 1.0, "reset_every": 500}
     _, state = grown(params, trained(params), 600, **options)
     # The Gaussian of 60 of 100 pixels was split, and its parts were removed as too large.

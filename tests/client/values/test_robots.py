@@ -229,13 +229,15 @@ def test_franka_has_the_spheres_of_its_file():
     )
 
 
+def franka_with_meshes(folder: Path) -> Robot:
+    pytest.importorskip("trimesh")
+    shutil.copytree(Path(DATA, "meshes", "franka"), folder / "meshes" / "collision")
+    return Robot.load(shutil.copy(configs() / "franka_panda.urdf", folder), configs() / "franka.yml")
+
+
 @with_data
 def test_the_links_of_franka_lie_in_their_spheres(tmp_path):
-    pytest.importorskip("trimesh")
-    (tmp_path / "meshes" / "collision").mkdir(parents=True)
-    for part in Path(DATA, "meshes", "franka").glob("*.obj"):
-        shutil.copy(part, tmp_path / "meshes" / "collision")
-    robot = Robot.load(shutil.copy(configs() / "franka_panda.urdf", tmp_path), configs() / "franka.yml")
+    robot = franka_with_meshes(tmp_path)
     meshes = robot.collision_meshes
     assert len(meshes) == 11
     spheres = dict.fromkeys(robot.sphere_links)
@@ -289,14 +291,9 @@ def test_costs_of_joint_angles_have_the_derivatives_of_differences(client: Clien
     assert abs(slope - found) < 0.02 * q.grad.norm() * direction.norm()
 
 
-@pytest.mark.skipif(not DATA, reason="set LUMIGRAD_TEST_DATA to the folder that holds meshes/franka")
+@with_data
 def test_one_robot_is_in_the_way_of_another(client: Client, tmp_path: Path):
-    pytest.importorskip("trimesh")
-    (tmp_path / "meshes" / "collision").mkdir(parents=True)
-    for part in Path(DATA, "meshes", "franka").glob("*.obj"):
-        shutil.copy(part, tmp_path / "meshes" / "collision")
-    configs = Path(DATA, "meshes", "robot_configs")
-    panda = Robot.load(shutil.copy(configs / "franka_panda.urdf", tmp_path), configs / "franka.yml")
+    panda = franka_with_meshes(tmp_path)
     q = np.array([0.0, -0.5, 0.0, -2.0, 0.0, 1.5, 0.8])
     links = list(panda.collision_meshes)
     poses = panda.link_poses(q, links)

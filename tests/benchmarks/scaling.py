@@ -16,14 +16,14 @@ from matplotlib.axes import Axes
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks.gaussian_kernels import KernelBenchmark as GaussianBenchmark
 from tests.benchmarks.gaussian_scene import scene as gaussian_scene
+from tests.benchmarks.gaussians import KernelBenchmark as GaussianBenchmark
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.meshes.kernels import built, distance_rate
 from tests.benchmarks.meshes.scene import points, torus
 from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene as sphere_scene
-from tests.benchmarks.sphere_kernels import KernelBenchmark as SphereBenchmark
+from tests.benchmarks.spheres import KernelBenchmark as SphereBenchmark
 
 ENGINES = ("gaussians", "spheres, compat", "spheres, exact")
 OPS = ("forward", "backward")

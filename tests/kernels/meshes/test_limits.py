@@ -17,7 +17,7 @@ from support.meshes.case import IDENTITY, CuboidShape, MeshCase, MeshShape, Opti
 from support.meshes.cases import ASIDE, TURNED, ball_grid, case_of, kinds
 from support.meshes.obstacles import Obstacle
 from support.meshes.reference import ExactScene
-from support.meshes.runs import DISTANCES, OUTPUTS, mesh_of, run, world_of
+from support.meshes.runs import DISTANCES, OUTPUTS, run, world_of
 from support.meshes.spheres import Crowd, random_of, tensor
 from support.meshes.triangles import closest
 
@@ -195,16 +195,6 @@ def test_the_deepest_inside_is_found(mesh_engine: Engine) -> None:
         assert not run(mesh_engine, limited).outputs["cost"].any()
 
 
-@pytest.mark.parametrize("samples", [1, 2, 16, 256])
-def test_any_number_of_samples(samples: int, mesh_engine: Engine) -> None:
-    case = case_of("samples", *kinds(), crowd=Crowd(1, 3, 12, step=0.6), samples=samples, **SWEPT)
-    scene = ExactScene(case)
-    cost, sure = scene.shaped(scene.cost), scene.shaped(scene.sure)
-    outputs = run(mesh_engine, case, outputs=("cost", "exhausted")).outputs
-    assert_image(outputs["cost"][sure], cost[sure], 1e-5 * max(1, float(cost.max())))
-    np.testing.assert_array_equal(outputs["exhausted"][sure], scene.shaped(scene.exhausted)[sure])
-
-
 @pytest.mark.parametrize("steps", [0, 1, 255])
 def test_any_number_of_steps_as_curobo(steps: int, mesh_engine: Engine) -> None:
     case = case_of("steps", *kinds()[:2], crowd=Crowd(1, 3, 12, step=0.6), **SWEPT)
@@ -295,15 +285,3 @@ def test_many_instances_of_one_mesh(mesh_engine: Engine) -> None:
     outputs = run(mesh_engine, case, outputs=("distance", "instance")).outputs
     assert_image(outputs["distance"].ravel(), distance, 1e-6)
     assert len(np.unique(outputs["instance"])) > 20
-
-
-def test_one_mesh_serves_every_policy(mesh_engine: Engine) -> None:
-    mesh = mesh_of(mesh_engine, shapes.torus(12, 8))
-    case = case_of("policies", Placed(shapes.torus(12, 8)), crowd=FEW)
-    found = [
-        run(mesh_engine, case, outputs=("distance",), world=World([Instance(mesh, sign=sign)])).outputs["distance"]
-        for sign in ("normals", "winding", "rays", "unsigned", "auto", "normals")
-    ]
-    for distance in (*found[1:3], *found[4:]):
-        assert_image(distance, found[0], 1e-6)
-    assert_image(found[3], np.abs(found[0]), 1e-6)

@@ -232,18 +232,6 @@ def test_parts_that_reach_out_by_one_corner_are_no_cavities(corner: tuple[int, i
     assert (seen(mesh_engine, mesh, points)["distance"] < 0).all()
 
 
-@pytest.mark.parametrize("name", ["overlapping, one inside out", "hollow inside out", "apart, one inside out"])
-def test_other_signs_are_those_of_the_faces_as_given(name: str, mesh_engine: Engine) -> None:
-    union = UNIONS[name]
-    mesh, points = mesh_of(mesh_engine, union.shape), points_of(union, 100)
-    inside, reversed_sum = union.inside(points), 0
-    for sign in ("winding", "rays"):
-        distances = seen(mesh_engine, mesh, points, sign)["distance"]
-        reversed_sum += int(((distances < 0) != inside).sum())
-    assert reversed_sum > 0
-    assert (seen(mesh_engine, mesh, points, "unsigned")["distance"] >= 0).all()
-
-
 def test_faces_of_parts_in_a_room_have_the_numbers_of_the_caller(mesh_engine: Engine) -> None:
     union = UNIONS["in a room, inside out"]
     points = points_of(union, 200)

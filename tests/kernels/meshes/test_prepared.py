@@ -43,17 +43,13 @@ class Device:
     evaluate: Any
 
 
-@pytest.fixture
-def emulated_device(emulated_cuda: CudaDevice) -> Device:
-    engine = CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
-    return Device(cuda_queries(emulated_cuda.native, 0, 0, 0), emulated(evaluate, engine))
-
-
 @pytest.fixture(params=["cpu", "emulation"])
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == "cpu":
         return Device(cpu_queries(), evaluate)
-    return request.getfixturevalue("emulated_device")
+    cuda: CudaDevice = request.getfixturevalue("emulated_cuda")
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    return Device(cuda_queries(cuda.native, 0, 0, 0), emulated(evaluate, engine))
 
 
 class Kind:

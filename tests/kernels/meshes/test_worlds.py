@@ -38,21 +38,6 @@ def kinds() -> World:
     )
 
 
-def test_auto_is_the_sign_that_a_mesh_can_have() -> None:
-    closed, turned = mesh(mesh_shapes.box()), mesh(mesh_shapes.turned_inside_out(mesh_shapes.box()))
-    assert closed.policy("auto") == ("normals", False)
-    assert turned.policy("auto") == ("normals", True)
-    assert mesh(mesh_shapes.open_box()).policy("auto") == ("winding", False)
-    assert turned.policy("rays") == ("rays", False)
-    spheres = cloud()
-    wanted = distances(World([Instance(closed)]), spheres)
-    assert torch.equal(distances(World([Instance(turned)]), spheres), wanted)
-    assert (wanted < 0).any() and (wanted > 0).any()
-    taken_as_it_is = distances(World([Instance(turned, sign="normals")]), spheres)
-    torch.testing.assert_close(taken_as_it_is, -wanted)
-    assert torch.equal(distances(World([Instance(turned, sign="unsigned")]), spheres), wanted.abs())
-
-
 def test_spheres_that_are_off_are_near_nothing() -> None:
     world, spheres = kinds(), cloud()
     spheres[0, 0, :10, 3] = -0.01

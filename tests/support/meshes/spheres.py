@@ -81,11 +81,6 @@ def strewn(name: str, placed: Sequence[Placed], crowd: Crowd, size: float = 1.0)
     return np.concatenate([centres, radii], -1).astype(np.float32)
 
 
-def reversed_in_time(spheres: Floats) -> Floats:
-    """Reverses the order of time steps."""
-    return np.ascontiguousarray(spheres[:, ::-1])
-
-
 def tensor(values: Floats | Doubles) -> torch.Tensor:
     """A float32 tensor on the CPU."""
     return torch.from_numpy(np.ascontiguousarray(values, np.float32))

@@ -260,14 +260,6 @@ def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:
         _native.set_thread_count(threads)
 
 
-def test_what_was_packed_stays_as_it_is_when_packed_again() -> None:
-    rows = random_rows(1000, 0)
-    once = unpacked(pack(rows), rows)
-    again = unpacked(pack(once), once)
-    for name in NAMES:
-        assert torch.equal(once[name], again[name]), name
-
-
 SCENES = {
     "standard": lambda: gaussian_scene.scene(100_000, 480, 270),
     "capture": lambda: captured_scenes.fitted(width=480),

@@ -42,17 +42,13 @@ class Device:
     backward: Any = backward
 
 
-@pytest.fixture
-def emulated_device(emulated_cuda: CudaDevice) -> Device:
-    engine = CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
-    return Device(cuda_passes(emulated_cuda.native, 0, 0, 0), emulated(forward, engine), emulated(backward, engine))
-
-
 @pytest.fixture(params=["cpu", "emulation"])
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == "cpu":
         return Device(cpu_passes())
-    return request.getfixturevalue("emulated_device")
+    cuda: CudaDevice = request.getfixturevalue("emulated_cuda")
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    return Device(cuda_passes(cuda.native, 0, 0, 0), emulated(forward, engine), emulated(backward, engine))
 
 
 def cameras_at(seed: int, count: int) -> list[Camera]:

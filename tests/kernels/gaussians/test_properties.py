@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.backends.gaussian_engines import Engine
-from support.closeness import assert_image, assert_relative
+from support.closeness import assert_image
 from support.drawn import common, numbers, powers
 from support.gaussians.case import GaussianCase, Options
 from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
@@ -102,22 +102,3 @@ def test_results_are_finite_for_every_valid_input(case: GaussianCase, gaussian_e
 @given(case=cases(("inria_depth", "inria_exact")))
 def test_inria_is_finite_for_every_valid_input(case: GaussianCase, gaussian_engine: Engine) -> None:
     check(gaussian_engine, case)
-
-
-@settings(common, max_examples=10)
-@given(seed=st.integers(0, 10**6))
-def test_order_of_gaussians_does_not_matter(seed: int, gaussian_engine: Engine) -> None:
-    case = build(f"permuted {seed}", Cloud(count=40, scales=(0.05, 0.5)), width=20, height=17)
-    order = random_of(f"order {seed}").permutation(40)
-    shuffled = replace(case, **{name: np.ascontiguousarray(value[order]) for name, value in case.tensors.items()})
-    # Depths may change places only where they are equal.
-    depths = np.sort(run(gaussian_engine, case, outputs=("depths",)).outputs["depths"][0])
-    if (np.diff(depths[depths > 0]) <= 1e-6).any():
-        return
-    upstream = upstream_of(case)
-    first = run(gaussian_engine, case, outputs=IMAGES, upstream=upstream)
-    second = run(gaussian_engine, shuffled, outputs=IMAGES, upstream=upstream)
-    for name in IMAGES:
-        assert_image(second.outputs[name], first.outputs[name], 1e-6 * max(1, np.abs(first.outputs[name]).max()))
-    for name in case.tensors:
-        assert_relative(name, second.gradients[name], first.gradients[name][order], 1e-5)

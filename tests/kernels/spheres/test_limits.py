@@ -1,4 +1,4 @@
-"""Edge cases: nothing to draw, limits per pixel, odd films, early stops, spheres that must not matter."""
+"""Edge cases: nothing to draw, limits per pixel, odd films, early stops, any number of channels and tracked spheres."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from support.backends.engines import Engine
 from support.closeness import assert_image, assert_of_maximum, assert_relative
-from support.spheres.case import Floats, SphereCase
 from support.spheres.cases import IDENTITY, POSE, Cloud, build
 from support.spheres.exact_runs import ExactScene
 from support.spheres.runs import SPHERE_INPUTS, Semantics, camera_of, run, wanted_of
@@ -19,11 +17,6 @@ from support.spheres.runs import SPHERE_INPUTS, Semantics, camera_of, run, wante
 ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 CROWD = build("limits", Cloud(count=300, half_width=1.0, radii=(0.3, 0.8)), camera=POSE, gamma=0.05)
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
-
-
-def chosen(case: SphereCase, rows: NDArray[np.int64]) -> SphereCase:
-    """The case with some of its spheres, in this order."""
-    return replace(case, positions=case.positions[rows], colors=case.colors[rows], radii=case.radii[rows])
 
 
 @both_semantics
@@ -134,60 +127,6 @@ def test_gradients_after_an_early_stop_are_those_of_what_was_rendered(engine: En
     by_gradient += float((result.gradients["background"].astype(np.float64) * case.background).sum())
     size = float(np.abs(result.outputs["color"][0] * case.output_gradient).sum())
     assert abs(loss - by_gradient) < 1e-5 * size
-
-
-@both_semantics
-def test_spheres_out_of_sight_change_nothing(semantics: Semantics, engine: Engine) -> None:
-    seen = build("seen", Cloud(count=30))
-    hidden = build("hidden", Cloud(count=50, z=(-20.0, -5.0)))
-    mixed = np.random.default_rng(6).permutation(80)
-    both = replace(
-        seen,
-        positions=np.concatenate([seen.positions, hidden.positions])[mixed],
-        colors=np.concatenate([seen.colors, hidden.colors])[mixed],
-        radii=np.concatenate([seen.radii, hidden.radii])[mixed],
-    )
-    alone = run(engine, seen, semantics, wanted=SPHERE_INPUTS)
-    crowded = run(engine, both, semantics, wanted=SPHERE_INPUTS)
-    np.testing.assert_array_equal(alone.outputs["color"], crowded.outputs["color"])
-    np.testing.assert_array_equal(crowded.touched[mixed >= 30], 0)
-    np.testing.assert_array_equal(crowded.touched[mixed < 30], alone.touched[mixed[mixed < 30]])
-    for name in SPHERE_INPUTS:
-        np.testing.assert_array_equal(crowded.gradients[name][mixed >= 30], 0)
-        assert_relative(name, crowded.gradients[name][mixed < 30], alone.gradients[name][mixed[mixed < 30]], 1e-6)
-
-
-def test_order_of_spheres_does_not_matter_in_exact(engine: Engine) -> None:
-    order = np.random.default_rng(1).permutation(300)
-    straight = run(engine, CROWD, "exact", wanted=wanted_of(CROWD))
-    shuffled = run(engine, chosen(CROWD, order), "exact", wanted=wanted_of(CROWD))
-    assert_image(straight.outputs["color"], shuffled.outputs["color"], 1e-6)
-    for name in SPHERE_INPUTS:
-        assert_relative(name, shuffled.gradients[name], straight.gradients[name][order], 1e-5)
-
-
-def test_a_transparent_sphere_is_not_there_in_exact(engine: Engine) -> None:
-    opacities: Floats = np.ones(300, np.float32)
-    opacities[::3] = 0
-    case = replace(CROWD, opacities=opacities)
-    rest = np.nonzero(opacities)[0]
-    with_ghosts = run(engine, case, "exact", outputs=("color", "alpha")).outputs
-    without = run(engine, chosen(CROWD, rest), "exact", outputs=("color", "alpha")).outputs
-    for name, image in with_ghosts.items():
-        assert_image(image, without[name], 2e-6)
-
-
-def test_rows_of_spheres_that_were_touched_are_those_that_have_a_gradient(engine: Engine) -> None:
-    case = build("touched", Cloud(count=200, half_width=4.0, radii=(0.05, 0.4)))
-    result = run(engine, case, "exact", wanted=SPHERE_INPUTS)
-    untouched = result.touched == 0
-    assert 0 < untouched.sum() < 200
-    for name in SPHERE_INPUTS:
-        assert (result.gradients[name][untouched] == 0).all()
-    assert (np.abs(result.gradients["colors"][~untouched]).max(-1) > 0).all()
-    hits = ExactScene(case).frames[0]
-    counts = (hits.shares > 0).sum((0, 1)).numpy()
-    assert (np.abs(result.touched - counts) <= 2).mean() > 0.95
 
 
 @both_semantics

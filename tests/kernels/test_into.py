@@ -11,30 +11,22 @@ import torch
 
 from lumigrad.kernels import gaussians, spheres
 from lumigrad.kernels.errors import ArgumentError
+from support.gaussians.cases import Cloud, build
+from support.gaussians.runs import cameras_of, scene_of
 
-EYE = np.eye(3).tolist()
-SHAPE = (1, 150, 200, 3)
+SHAPE = (1, 40, 48, 3)
+CASE = build("into", Cloud(count=5))
 
 
 def render_spheres(**options: Any) -> Any:
-    random = torch.Generator().manual_seed(1)
-    positions = torch.rand(5, 3, generator=random) + torch.tensor([0.0, 0.0, 4.0])
-    camera = spheres.Camera.opencv(90.0, 90.0, 100.0, 75.0, EYE, [0.0] * 3, 200, 150)
+    positions = torch.rand(5, 3) + torch.tensor([0.0, 0.0, 4.0])
+    camera = spheres.Camera.opencv(30.0, 30.0, 24.0, 20.0, np.eye(3), [0.0] * 3, 48, 40)
     settings = spheres.Settings(gamma=0.1, max_depth=20.0)
     return spheres.forward(positions, torch.rand(5, 3), torch.full((5,), 0.5), [camera], settings, **options)
 
 
 def render_gaussians(**options: Any) -> Any:
-    random = torch.Generator().manual_seed(1)
-    scene = gaussians.Gaussians(
-        means=torch.rand(5, 3, generator=random) + torch.tensor([0.0, 0.0, 4.0]),
-        quats=torch.rand(5, 4, generator=random),
-        scales=torch.rand(5, 3, generator=random),
-        opacities=torch.rand(5, generator=random),
-        colors=torch.rand(5, 3, generator=random),
-    )
-    camera = gaussians.Camera.opencv(90.0, 90.0, 100.0, 75.0, EYE, [0.0] * 3, 200, 150)
-    return gaussians.forward(scene, [camera], gaussians.Settings(), **options)
+    return gaussians.forward(scene_of(CASE), cameras_of(CASE), gaussians.Settings(), **options)
 
 
 @pytest.fixture(params=[render_spheres, render_gaussians], ids=["spheres", "gaussians"])
@@ -55,7 +47,7 @@ def test_outputs_are_written_where_they_are_wanted(render: Callable[..., Any]) -
 
 @pytest.mark.parametrize(
     "room",
-    [torch.empty(SHAPE[1:]), torch.empty(SHAPE, dtype=torch.float64), torch.empty(1, 150, 3, 200).transpose(2, 3)],
+    [torch.empty(SHAPE[1:]), torch.empty(SHAPE, dtype=torch.float64), torch.empty(1, 40, 3, 48).transpose(2, 3)],
     ids=["shape", "type", "order"],
 )
 def test_memory_that_does_not_fit_is_refused(render: Callable[..., Any], room: torch.Tensor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -35,17 +34,6 @@ def test_shares_are_those_of_the_equation(density_device: torch.device, opacity:
     torch.testing.assert_close(found, torch.full((shares,), share, dtype=torch.float64), rtol=2e-6, atol=0)
     expected = (before + math.log(factor)).expand(shares, 3)
     torch.testing.assert_close(after.tensors["scales"].cpu().double(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("shares", [2, 7, 51])
-@pytest.mark.parametrize("opacity", OPACITIES)
-def test_opacity_of_all_along_a_line_is_that_of_the_one(opacity: float, shares: int) -> None:
-    share, factor = share_of(opacity, shares)
-    x = np.linspace(-12.0, 12.0, 200_001)
-    one, each = opacity * np.exp(-(x**2) / 2.0), share * np.exp(-(x**2) / (2.0 * factor**2))
-    together = 1.0 - (1.0 - each) ** shares
-    assert np.trapezoid(together, x) == pytest.approx(np.trapezoid(one, x), rel=1e-9)
-    assert together.max() == pytest.approx(opacity, rel=1e-9)
 
 
 def test_more_shares_than_the_sum_bears_are_taken_for_as_many() -> None:

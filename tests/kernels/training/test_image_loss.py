@@ -135,19 +135,6 @@ def test_a_mask_that_lets_everything_through_is_none(options: dict[str, object],
         assert actual.values() == expected.values()
 
 
-def test_what_does_not_count_pulls_only_through_windows(training_engine: Engine) -> None:
-    of = case("hole", 1, 40, 44, 3)
-    mask = torch.zeros(1, 40, 44, dtype=torch.bool)
-    mask[0, 12:16, 20:30] = True
-    reached = torch.zeros_like(mask)
-    reached[0, 7:21, 15:35] = True
-    similar = run(training_engine, LossCase("hole", of.image, of.target, mask, SSIM_ALONE)).gradient.cpu()
-    assert not similar[~reached].any()
-    assert similar[reached].abs().min() > 0
-    plain = run(training_engine, LossCase("hole", of.image, of.target, mask, {"dssim": 0.0})).gradient.cpu()
-    assert not plain[~mask].any()
-
-
 @pytest.mark.parametrize("options", [{}, VALID])
 def test_where_nothing_counts_there_is_no_loss(options: dict[str, object], training_engine: Engine) -> None:
     of = case("dark", 2, 12, 13, 3, **options)

@@ -189,10 +189,6 @@ def test_what_only_the_worker_refuses_is_an_error_of_the_drop_in(renderer, name,
     assert refused.value.violations[0].field == name
 
 
-def test_no_target_means_the_default():
-    assert Renderer(WIDTH, HEIGHT, 100)(**element(batch(), 0), gamma=0.1, max_depth=12.0).std() > 0
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_moved_module_takes_and_gives_tensors_there(renderer):

@@ -49,36 +49,27 @@ def assert_same(found: Any, expected: Any) -> None:
     assert repr(found) == repr(expected)
 
 
-def values() -> dict[str, Any]:
+def values() -> list[Any]:
     shape = box((1.0, 1.0, 1.0))
     mesh = api.Mesh(shape.vertices, shape.faces)
     lens = api.PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
-    return {
-        "gaussians": SCENE,
-        "spheres": api.Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
-        "mesh": mesh,
-        "world": api.World(
-            [
-                api.Obstacle(mesh),
-                api.Obstacle(api.VoxelGrid(np.ones((3, 3, 3)), 0.1)),
-                api.Obstacle(api.Cuboid((1, 2, 3))),
-            ]
+    shapes = [mesh, api.VoxelGrid(np.ones((3, 3, 3)), 0.1), api.Cuboid((1, 2, 3))]
+    return [
+        *(
+            SCENE,
+            api.Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
+            mesh,
+            api.World(map(api.Obstacle, shapes)),
         ),
-        "target": api.TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
-        "camera": CAMERA,
-        "sensor": api.Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24),
-        "timings": api.Timings({"queue": 1.0}, 2.0, 3.0),
-        "settings": api.GaussianSettings(near=0.1),
-        "unscented": api.UnscentedTransform(),
-        "rate": api.Rate(1e-3, 1e-4, 10),
-        "loss": api.Loss(),
-        "density": api.AdaptiveDensity(),
-    }
+        api.TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
+        *(CAMERA, api.Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24), api.Timings({"queue": 1.0}, 2.0, 3.0)),
+        *(api.GaussianSettings(near=0.1), api.UnscentedTransform(), api.Rate(1e-3, 1e-4, 10), api.Loss()),
+        api.AdaptiveDensity(),
+    ]
 
 
-@pytest.mark.parametrize("name", values())
-def test_values(name: str, way: Callable[[Any], Any]) -> None:
-    value = values()[name]
+@pytest.mark.parametrize("value", values(), ids=lambda value: type(value).__name__)
+def test_values(value: Any, way: Callable[[Any], Any]) -> None:
     assert_same(way(value), value)
 
 
@@ -95,20 +86,15 @@ def test_results(client: api.Client, way: Callable[[Any], Any]) -> None:
     found = client.query(WORLD, np.zeros((3, 4)), outputs=("distance", "normal"), retain=True)
     with client.trainer(SCENE, [CAMERA], [np.zeros((24, 32, 3), np.uint8)], rates={"sh0": 1e-3}) as trainer:
         step = trainer.step(outputs=("color",))
-    results = {
-        "handle": handle,
-        "frame": frame,
-        "file": client.render(handle, CAMERA, image_format="png"),
-        "gradients": frame.backward(color=np.ones_like(frame.color)),
-        "distances": found,
-        "info": client.info(),
-        "field": client.field(WORLD, size=(1, 1, 1), voxel_size=0.2),
-        "images": step.images,
-        "item": client.render_batch([(handle, CAMERA)])[0],
-    }
-    for result in results.values():
+    file = client.render(handle, CAMERA, image_format="png")
+    gradients, field = (
+        frame.backward(color=np.ones_like(frame.color)),
+        client.field(WORLD, size=(1, 1, 1), voxel_size=0.2),
+    )
+    (item,) = client.render_batch([(handle, CAMERA)])
+    for result in (handle, frame, file, gradients, found, client.info(), field, step.images, item):
         assert_same(way(result), result)
-    assert way(results["file"]).encoded == results["file"].encoded
+    assert way(file).encoded == file.encoded
     assert way(step).terms == step.terms and way(step).timings.stages == step.timings.stages
 
 

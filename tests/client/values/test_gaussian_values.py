@@ -146,10 +146,6 @@ def test_covariances_need_no_quats_and_scales():
         Gaussians(np.zeros((2, 3)), covariances=np.ones((2, 6)), colors=np.ones((2, 3)))
 
 
-def test_no_gaussians_are_a_scene():
-    assert len(Gaussians(np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((0, 3)), [], colors=np.zeros((0, 3)))) == 0
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from lumigrad.client import Client
 from support.deploy.dockerfile import Image, chain, stages_of
 from support.deploy.tools import need
 from support.workers.mixed_load import CAMERA, spheres
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
 
 pytestmark = [
@@ -146,10 +146,9 @@ def test_its_health_check_passes(image: Image, contained: WorkerProcess) -> None
 def test_it_keeps_scenes_in_its_volume(contained: WorkerProcess, spool: Path) -> None:
     with Client(contained.target) as client:
         client.put(spheres(seed=5))
-    until = time.monotonic() + SECONDS
-    while not any(path.is_file() and path.stat().st_size > 1000 for path in spool.rglob("*")):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_until(
+        lambda: any(path.is_file() and path.stat().st_size > 1000 for path in spool.rglob("*")), "a stored scene"
+    )
 
 
 def test_it_is_what_its_labels_say(image: Image) -> None:

@@ -6,8 +6,8 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,6 +16,7 @@ from lumigrad.client.errors import Unavailable
 from support.deploy.ray_cluster import RayCluster, ray_cluster, require_ray
 from support.workers.client_load import cloud, renders
 from support.workers.load import Load
+from support.workers.slow_render import wait_until
 
 fleet = require_ray("lumigrad.ray")
 ray = require_ray("ray")
@@ -23,6 +24,7 @@ ray = require_ray("ray")
 WAIT_S = 240.0
 # Each start of a worker may take that long.
 pytestmark = pytest.mark.timeout(5 * WAIT_S)
+wait_for = partial(wait_until, seconds=WAIT_S)
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=640, height=480)
 
 
@@ -46,13 +48,6 @@ def load(cluster: RayCluster) -> Iterator[Load]:
         yield running
         running.wait_for_progress(5)
     assert running.failed == 0, running.failures
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until, f"waited for {what}"
-        time.sleep(0.1)
 
 
 def serving(count: int) -> list[str]:

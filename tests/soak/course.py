@@ -16,7 +16,7 @@ from pathlib import Path
 from support.fault_proxy import FaultProxy
 from support.histogram import Histogram
 from support.workers.load import Load
-from support.workers.slow_render import wait_for
+from support.workers.slow_render import wait_for, wait_until
 from tests.soak.attacks import Attacks
 from tests.soak.calls import Calls
 from tests.soak.logged_worker import LoggedWorker
@@ -117,10 +117,7 @@ class Course:
             wait_for(self.process, gauge, 0)
         self.calls.tidy()
         wait_for(self.process, "lumigrad_spool_waiting", 0)
-        until = time.monotonic() + _SWEEP_SECONDS
-        while any(self.spool.rglob("*.gone")):
-            assert time.monotonic() < until, "what was deleted stays in the spool"
-            time.sleep(0.05)
+        wait_until(lambda: not any(self.spool.rglob("*.gone")), "the end of deleted files", _SWEEP_SECONDS)
 
     def _look(self, seconds: float, calls: int) -> Window:
         files, mib = spooled(self.spool)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from support.deploy.helm import helm
+from support.deploy import helm
 from support.deploy.kubernetes_api import kubernetes_api
 
 CHART = Path(__file__).parents[3] / "deploy" / "helm" / "lumigrad"
@@ -40,10 +40,10 @@ class Rendered:
         return container
 
 
-def install(values: Mapping[str, Any], release: str = "lumigrad", chart: Path = CHART) -> Rendered:
+def install(values: Mapping[str, Any], release: str = "lumigrad") -> Rendered:
     """Renders the objects that `helm install` sends to Kubernetes."""
     with kubernetes_api() as api:
-        report = helm("install", api.kubeconfig(), release=release, chart=str(chart), values=dict(values))
+        report = helm.install(kubeconfig=api.kubeconfig(), release=release, chart=str(CHART), values=dict(values))
         return Rendered(api.made(), report["info"]["notes"])
 
 

@@ -72,7 +72,6 @@ class Image:
     workdir: str = "/"
     entrypoint: list[str] = field(default_factory=list)
     health: list[str] = field(default_factory=list)
-    ports: list[int] = field(default_factory=list)
 
     def build(self, steps: Sequence[Step]) -> None:
         """Execute the steps; raises a RuntimeError with the output of one that fails."""
@@ -134,7 +133,7 @@ class Image:
         (self.root / value.lstrip("/")).mkdir(parents=True, exist_ok=True)
 
     def _expose(self, value: str) -> None:
-        self.ports = [int(port) for port in value.split()]
+        """Ports are those of this machine."""
 
     def _entrypoint(self, value: str) -> None:
         self.entrypoint = json.loads(value)

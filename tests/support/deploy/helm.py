@@ -1,6 +1,6 @@
 """Runs the real Helm from the package helm-sdkpy, in a process of its own, since the library includes Go's runtime.
 
-python -m support.deploy.helm < {"verb": "install", "release": ..., "chart": ..., "values": {...}, ...}
+python -m support.deploy.helm < {"kubeconfig": ..., "release": ..., "chart": ..., "values": {...}}
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,15 @@ class HelmError(RuntimeError):
     """An error that Helm reports."""
 
 
-def helm(verb: str, kubeconfig: str, **arguments: Any) -> dict[str, Any]:
-    """Run install, lint or package; returns Helm's report."""
+def install(**order: Any) -> dict[str, Any]:
+    """Installs a chart; returns Helm's report."""
     if not LIBRARY.exists():
         miss("needs Helm: make deploy-tools")
-    order = json.dumps({"verb": verb, "kubeconfig": kubeconfig, **arguments})
     # By default Helm stores releases in Secrets, which it sends as protobuf; the stand-in reads JSON only.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "HELM_DRIVER": "memory"}
     done = subprocess.run(
         [sys.executable, "-m", "support.deploy.helm"],
-        input=order,
+        input=json.dumps(order),
         capture_output=True,
         text=True,
         timeout=120,
@@ -46,43 +44,21 @@ def helm(verb: str, kubeconfig: str, **arguments: Any) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@cache
-def _library() -> ctypes.CDLL:
+def main() -> None:
+    order, handle, report = json.load(sys.stdin), ctypes.c_ulonglong(), ctypes.c_char_p()
     library = ctypes.CDLL(str(LIBRARY))
     library.helm_sdkpy_last_error.restype = ctypes.c_char_p
-    return library
-
-
-def _call(function: str, *arguments: Any) -> str:
-    result = ctypes.c_char_p()
-    code = getattr(_library(), f"helm_sdkpy_{function}")(*arguments, ctypes.byref(result))
-    if code != 0:
-        raise HelmError(_library().helm_sdkpy_last_error().decode())
-    return (result.value or b"").decode()
-
-
-def _main() -> None:
-    order = json.load(sys.stdin)
-    handle = ctypes.c_ulonglong()
-    kubeconfig = order["kubeconfig"].encode()
-    if _library().helm_sdkpy_config_create(NAMESPACE.encode(), kubeconfig, None, b"{}", ctypes.byref(handle)) != 0:
-        raise HelmError(_library().helm_sdkpy_last_error().decode())
-    release, chart = order.get("release", "").encode(), order.get("chart", "").encode()
-    values = json.dumps(order.get("values", {})).encode()
+    kubeconfig, release, chart = (order[name].encode() for name in ("kubeconfig", "release", "chart"))
+    values = json.dumps(order["values"]).encode()
     # Waiting for pods would never end, since nothing starts them.
     options = json.dumps({"wait": False, "timeout_seconds": 60, "disable_openapi_validation": True}).encode()
-    verb = order["verb"]
-    if verb == "install":
-        said = _call(verb, handle, release, chart, values, b"", options)
-    elif verb == "package":
-        said = json.dumps({"path": _call(verb, handle, chart, order["folder"].encode())})
-    else:
-        said = _call(verb, handle, chart)
-    sys.stdout.write(said)
+    if (
+        library.helm_sdkpy_config_create(NAMESPACE.encode(), kubeconfig, None, b"{}", ctypes.byref(handle)) != 0
+        or library.helm_sdkpy_install(handle, release, chart, values, b"", options, ctypes.byref(report)) != 0
+    ):
+        sys.exit(library.helm_sdkpy_last_error().decode())
+    sys.stdout.write((report.value or b"").decode())
 
 
 if __name__ == "__main__":
-    try:
-        _main()
-    except HelmError as error:
-        sys.exit(str(error))
+    main()

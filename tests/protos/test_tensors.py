@@ -107,23 +107,15 @@ F32 = dtypes.FLOAT32
         ({"dtype": F32, "shape": [1] * 33, "inline": bytes(4)}, "t.shape", "at most 32 sizes", "33"),
         ({"dtype": F32, "shape": [4], "inline": bytes(15)}, "t", "16 bytes for DTYPE_FLOAT32 4", "15 bytes"),
         ({"dtype": F32, "shape": [], "inline": b""}, "t", "4 bytes for DTYPE_FLOAT32 scalar", "0 bytes"),
-        (
-            {"dtype": F32, "shape": [1 << 62, 1 << 62], "inline": bytes(16)},
-            "t.shape", "sizes of 0 to 2147483647", f"[{1 << 62}, {1 << 62}]",
-        ),
-        (
-            {"dtype": F32, "shape": [1 << 30, 0, 1 << 30], "inline": b""},
-            "t.shape", f"at most {1 << 47} bytes in all", f"[{1 << 30}, 0, {1 << 30}]",
-        ),
+        ({"dtype": F32, "shape": [1 << 62, 1 << 62], "inline": bytes(16)},
+         "t.shape", "sizes of 0 to 2147483647", f"[{1 << 62}, {1 << 62}]"),
+        ({"dtype": F32, "shape": [1 << 30, 0, 1 << 30], "inline": b""},
+         "t.shape", f"at most {1 << 47} bytes in all", f"[{1 << 30}, 0, {1 << 30}]"),
         ({"dtype": F32, "shape": [4]}, "t", "inline bytes or a payload span", "neither"),
-        (
-            {"dtype": F32, "shape": [4], "payload": {"offset": 20, "length": 16}},
-            "t.payload", "a span inside the payload of 32 bytes", "bytes 20 to 36",
-        ),
-        (
-            {"dtype": F32, "shape": [4], "payload": {"offset": (1 << 64) - 8, "length": 16}},
-            "t.payload", "a span inside the payload of 32 bytes", f"bytes {(1 << 64) - 8} to {(1 << 64) + 8}",
-        ),
+        ({"dtype": F32, "shape": [4], "payload": {"offset": 20, "length": 16}},
+         "t.payload", "a span inside the payload of 32 bytes", "bytes 20 to 36"),
+        ({"dtype": F32, "shape": [4], "payload": {"offset": (1 << 64) - 8, "length": 16}},
+         "t.payload", "a span inside the payload of 32 bytes", f"bytes {(1 << 64) - 8} to {(1 << 64) + 8}"),
         ({"dtype": dtypes.BOOL, "shape": [2], "inline": b"\1\2"}, "t", "booleans stored as 0 or 1", "2"),
     ],
 )  # fmt: skip

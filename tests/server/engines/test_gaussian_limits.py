@@ -41,41 +41,25 @@ def sliced(*slices: tuple[int, int], matrix: Any = MATRIX) -> Any:
 
 SPECS: list[tuple[Any, Arrays, str, str]] = [
     (changed(lambda c: c.ClearField("opencv")), CLOUD, "spec.cameras[0]", "expected opencv, inria or sensor, got none"),
-    (
-        gaussian_spec(pulsar_camera(32, 32)), CLOUD,
-        "spec.cameras[0].pulsar", "expected opencv, inria or sensor, got pulsar",
-    ),
+    (gaussian_spec(pulsar_camera(32, 32)), CLOUD,
+     "spec.cameras[0].pulsar", "expected opencv, inria or sensor, got pulsar"),
     (changed(lambda c: c.opencv.rotation.pop()), CLOUD, "spec.cameras[0].opencv.rotation", "expected 9 values, got 8"),
-    (
-        changed(lambda c: c.opencv.translation.append(1)), CLOUD,
-        "spec.cameras[0].opencv.translation", "expected 3 values, got 4",
-    ),
-    (
-        changed(lambda c: setattr(c.opencv, "projection", 7)), CLOUD,
-        "spec.cameras[0].opencv.projection", "expected a known value, got 7",
-    ),
-    (
-        changed(lambda c: c.opencv.distortion.extend([1, 2, 3])), CLOUD,
-        "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2",
-    ),
+    (changed(lambda c: c.opencv.translation.append(1)), CLOUD,
+     "spec.cameras[0].opencv.translation", "expected 3 values, got 4"),
+    (changed(lambda c: setattr(c.opencv, "projection", 7)), CLOUD,
+     "spec.cameras[0].opencv.projection", "expected a known value, got 7"),
+    (changed(lambda c: c.opencv.distortion.extend([1, 2, 3])), CLOUD,
+     "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2"),
     (changed(lambda c: setattr(c.opencv, "fx", 0)), CLOUD, "spec.cameras[0].opencv.fx", "expected a finite focal"),
     (gaussian_spec(opencv_camera(40000, 1), outputs=["alpha"]), CLOUD, "spec.cameras", "expected at most 10000 pixels"),
-    (
-        changed(lambda c: c.inria.view_matrix.pop(), inria_camera(), semantics=EXACT), CLOUD,
-        "spec.cameras[0].inria.view_matrix", "expected 16 values, got 15",
-    ),
-    (
-        changed(lambda c: c.inria.full_projection.append(0), inria_camera(), semantics=EXACT), CLOUD,
-        "spec.cameras[0].inria.full_projection", "expected 16 values, got 17",
-    ),
-    (
-        changed(lambda c: c.inria.position.pop(), inria_camera(), semantics=EXACT), CLOUD,
-        "spec.cameras[0].inria.position", "expected 3 values, got 2",
-    ),
-    (
-        gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE), semantics=EXACT), CLOUD,
-        "spec.cameras", "expected pinhole cameras without distortion with semantics 'inria_exact'",
-    ),
+    (changed(lambda c: c.inria.view_matrix.pop(), inria_camera(), semantics=EXACT), CLOUD,
+     "spec.cameras[0].inria.view_matrix", "expected 16 values, got 15"),
+    (changed(lambda c: c.inria.full_projection.append(0), inria_camera(), semantics=EXACT), CLOUD,
+     "spec.cameras[0].inria.full_projection", "expected 16 values, got 17"),
+    (changed(lambda c: c.inria.position.pop(), inria_camera(), semantics=EXACT), CLOUD,
+     "spec.cameras[0].inria.position", "expected 3 values, got 2"),
+    (gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE), semantics=EXACT), CLOUD,
+     "spec.cameras", "expected pinhole cameras without distortion with semantics 'inria_exact'"),
     (gaussian_spec(small()), SCENES, "spec.cameras", "expected as many cameras for each of the scene's 2"),
     (gaussian_spec(small()), PER_CAMERA, "spec.cameras", "expected 2 cameras, as many as the scene's colours are for"),
     (gaussian_spec(small(), semantics=9), CLOUD, "spec.gaussians.semantics", "expected a known value, got 9"),
@@ -89,25 +73,17 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         ]
     ),
     (gaussian_spec(small(), pixel_center=0.25), CLOUD, "spec.gaussians.pixel_center", "expected 0.5 or 0, got 0.25"),
-    (
-        gaussian_spec(small(), small(), background=[1, 1]), CLOUD,
-        "spec.gaussians.background", "expected 3 values, one per channel of the scene, or as many for each camera, or",
-    ),
-    (
-        gaussian_spec(small(), background=[1, 1, float("inf")]), CLOUD,
-        "spec.gaussians.background[2]", "expected a finite value, got inf",
-    ),
+    (gaussian_spec(small(), small(), background=[1, 1]), CLOUD,
+     "spec.gaussians.background", "expected 3 values, one per channel of the scene, or as many for each camera, or"),
+    (gaussian_spec(small(), background=[1, 1, float("inf")]), CLOUD,
+     "spec.gaussians.background[2]", "expected a finite value, got inf"),
     (sliced((0, 4), matrix=MATRIX[:15]), CLOUD, "spec.gaussians.transforms[0].matrix", "expected 16 values, got 15"),
     (sliced((0, 4), (4, 21)), CLOUD, "spec.gaussians.transforms[1].end", "expected at most 20, the Gaussians"),
-    (
-        sliced((5, 9), (0, 6)), CLOUD,
-        "spec.gaussians.transforms", "expected slices that do not overlap, got [0, 6) and [5, 9)",
-    ),
+    (sliced((5, 9), (0, 6)), CLOUD,
+     "spec.gaussians.transforms", "expected slices that do not overlap, got [0, 6) and [5, 9)"),
     (sliced((0, 4), matrix=[2.0] * 16), CLOUD, "spec.gaussians.transforms[0]", "expected a rigid 4x4 matrix"),
-    (
-        gaussian_spec(inria_camera(), transforms=[gaussians_pb2.SliceTransform(end=4, matrix=MATRIX)]), CLOUD,
-        "spec.gaussians.transforms", "expected none with Inria's cameras, got 1",
-    ),
+    (gaussian_spec(inria_camera(), transforms=[gaussians_pb2.SliceTransform(end=4, matrix=MATRIX)]), CLOUD,
+     "spec.gaussians.transforms", "expected none with Inria's cameras, got 1"),
     (gaussian_spec(small(), outputs=["hits"]), CLOUD, "spec.outputs", "expected one of color, alpha, transmitt"),
 ]  # fmt: skip
 
@@ -127,10 +103,8 @@ BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {}, "spec.output_gradients", f"expected at least one of {UPSTREAM}, got none"),
     ({"ids": IMAGE}, {}, "spec.output_gradients[0].name", f"expected one of {UPSTREAM}, each once, got ids"),
     ({"color": IMAGE}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32, 3], got [1, 32, 32]"),
-    (
-        {"means2d": np.ones((1, 19, 2), np.float32)}, {},
-        "spec.output_gradients[0].tensor.shape", "expected [1, 20, 2], got [1, 19, 2]",
-    ),
+    ({"means2d": np.ones((1, 19, 2), np.float32)}, {},
+     "spec.output_gradients[0].tensor.shape", "expected [1, 20, 2], got [1, 19, 2]"),
     ({"color": COLOR}, {"wanted": ["colors"]}, "spec.wanted", f"expected one of {NAMES}, got colors"),
     ({"color": COLOR}, {"wanted": ["covariances"]}, "spec.wanted", f"expected one of {NAMES}, got covariances"),
 ]  # fmt: skip

@@ -75,10 +75,8 @@ FOREIGN: dict[str, tuple[list[tensor_pb2.NamedTensor], str, str]] = {
     "shape": ([tensor("opacities", ONES[1:])], "spec.tensors.opacities.shape", "expected [40], got [39]"),
     "type": ([tensor("opacities", ONES, dtypes.INT32)], "spec.tensors.opacities.dtype", "expected DTYPE_FLOAT32"),
     "values": ([tensor("opacities", 2 * ONES)], "spec.tensors.opacities", "expected values in [0, 1]"),
-    "both": (
-        [tensor("sh", np.ones((40, 1, 3), np.float32)), tensor("colors", np.ones((40, 3), np.float32))],
-        "spec.tensors.colors", "expected either sh or colors, got sh and colors",
-    ),
+    "both": ([tensor("sh", np.ones((40, 1, 3), np.float32)), tensor("colors", np.ones((40, 3), np.float32))],
+     "spec.tensors.colors", "expected either sh or colors, got sh and colors"),
 }  # fmt: skip
 
 
@@ -157,10 +155,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (changed("colors", colors=np.ones((40, 0))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
     (changed("colors", colors=np.ones((2, 39, 3))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
     (changed("colors", colors=np.ones((40, 513))), "colors", "expected at most 512 channels, got 513"),
-    (
-        changed("colors per camera", colors=np.ones((3, 3, 40, 3))),
-        "colors", "expected shape [2, 40, D] or, for C cameras, [2, C, 40, D], with D >= 1, got [3, 3, 40, 3]",
-    ),
+    (changed("colors per camera", colors=np.ones((3, 3, 40, 3))),
+     "colors", "expected shape [2, 40, D] or, for C cameras, [2, C, 40, D], with D >= 1, got [3, 3, 40, 3]"),
     ({**CLOUDS["sh"], "sh": CLOUDS["sh"]["sh"].astype(np.float16)}, "sh.dtype", "expected DTYPE_FLOAT32, got DT"),
     (changed("sh", means=np.full((40, 3), np.nan)), "means", "expected finite values"),
 ]  # fmt: skip

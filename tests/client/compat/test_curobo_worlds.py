@@ -12,10 +12,8 @@ from lumigrad.client.compat import curobo
 
 CPU = curobo.TensorDeviceType(torch.device("cpu"))
 TURNED = [0.2, -0.1, 0.3, np.cos(0.4), 0.0, np.sin(0.4), 0.0]
-TETRAHEDRON = {
-    "vertices": [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    "faces": [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]],
-}
+FACES = [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]
+TETRAHEDRON = {"vertices": [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], "faces": FACES}
 
 
 def checker(model=None, **options) -> curobo.WorldMeshCollision:
@@ -213,7 +211,5 @@ def test_buffers_are_copied() -> None:
     buffer = curobo.CollisionQueryBuffer.initialize_from_shape((1, 1, 2, 4), CPU)
     copy = buffer.clone()
     copy.mesh_collision_buffer.distance_buffer += 1.0
-    assert (
-        not buffer.mesh_collision_buffer.distance_buffer.any()
-        and curobo.CollisionQueryBuffer().clone().get_gradient_buffer() is None
-    )
+    assert not buffer.mesh_collision_buffer.distance_buffer.any()
+    assert curobo.CollisionQueryBuffer().clone().get_gradient_buffer() is None

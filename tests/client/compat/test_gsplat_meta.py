@@ -178,15 +178,9 @@ def test_what_is_not_read_does_not_travel(packed: bool, counted: Counted) -> Non
             assert len(meta[name])
 
     step()
-    replies = {
-        key: counted.spent(lambda arguments=arguments: step(**arguments))[1]
-        for key, arguments in {
-            "nothing": {},
-            "the radii": {"read": ("radii",)},
-            "all": {"read": PER_GAUSSIAN},
-            "gradients": {"centres": True},
-        }.items()
-    }
+    ways = {"nothing": {}, "the radii": {"read": ("radii",)}, "all": {"read": PER_GAUSSIAN}}
+    ways |= {"gradients": {"centres": True}}
+    replies = {key: counted.spent(lambda given=given: step(**given))[1] for key, given in ways.items()}
     # Gradients of means, quaternions, scales, opacities, and colours.
     least = 4 * (3 + 4 + 3 + 1 + 3) * COUNT
     radii = 8 * COUNT

@@ -61,11 +61,8 @@ def test_ellipses_are_those_of_a_worker(
     shape = {name: tensors[name] for name in ("quats", "scales")}
     six = None
     if given == "covars":
-        matrices = covariances(tensors)
-        shape, six = (
-            {"quats": None, "scales": None, "covariances": matrices},
-            matrices[..., (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)],
-        )
+        shape = {"quats": None, "scales": None, "covariances": covariances(tensors)}
+        six = shape["covariances"][..., (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)]
     outputs = ("radii", "means2d", "depths", "conics", "projected_opacities")
     expected = render_gaussians(
         **{**{name: tensors[name] for name in ("means", "opacities", "viewmats", "Ks")}, **shape},

@@ -126,15 +126,9 @@ def test_signals_are_blended_along_the_rays_of_moving_cameras(rasterize: Callabl
     ends = tensors["viewmats"].detach().clone()
     ends[:, 0, 3] += 0.3
     signals = torch.randn(COUNT, 4, 2, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    options: dict[str, Any] = {
-        "with_ut": True,
-        "with_eval3d": True,
-        "packed": False,
-        "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM,
-        "viewmats_rs": ends,
-        "render_mode": "RGB-Ed",
-        "return_normals": True,
-    }
+    options: dict[str, Any] = {"with_ut": True, "with_eval3d": True, "packed": False, "viewmats_rs": ends}
+    options |= {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}
+    options |= {"render_mode": "RGB-Ed", "return_normals": True}
     colors = torch.rand(COUNT, 3)
     image, _, meta = rasterize(tensors, colors, extra_signals=signals, extra_signals_sh_degree=1, **options)
     plain, _, plain_meta = rasterize(tensors, colors, **options)
@@ -156,21 +150,15 @@ def test_the_wrapper_of_the_paper_s_rasterizer_draws_its_pictures(
     colors = torch.rand(COUNT, 4, 5) - 0.2 if degree is not None else torch.rand(*batch, COUNT, 5)
     colors.requires_grad_()
     given = {**tensors, "Ks": tensors["Ks"] + torch.tensor([[0.0, 0, 3], [0, 0, -2], [0, 0, 0]])}
-    options: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "sh_degree": degree}
-    image, alpha, meta = rasterization_inria_wrapper(
-        **given,
-        colors=colors,
-        **options,
-        backgrounds=torch.ones(*batch, 2, 5),
-        target=worker_process.target,
-        packed=True,
-    )
+    options: dict[str, Any] = {"colors": colors, "width": WIDTH, "height": HEIGHT, "sh_degree": degree}
+    background, target = torch.ones(*batch, 2, 5), worker_process.target
+    drawn = rasterization_inria_wrapper(**given, **options, backgrounds=background, target=target, packed=True)
+    image, alpha, meta = drawn
     assert image.shape == (*batch, 2, HEIGHT, WIDTH, 5) and alpha is None and meta == {}
     unit = {**tensors, "quats": torch.nn.functional.normalize(tensors["quats"], dim=-1)}
     expected = render_gaussians(
-        **unit, colors=colors, **options, near=0.2, background=torch.ones(*batch, 2, 5), semantics="inria_depth",
-        client=worker_process.target,
-    )  # fmt: skip
+        **unit, **options, near=0.2, background=background, semantics="inria_depth", client=target
+    )
     assert torch.equal(image, expected.color)
     image.square().sum().backward()
     assert all(tensors[name].grad.abs().max() > 0 for name in ("means", "quats", "scales", "opacities"))

@@ -40,17 +40,13 @@ def folded() -> dict[int, Camera]:
     return {key: right[5 + (key - 5) % (COUNT // 3)] for key in right}
 
 
-def write(folder: Path, placed: dict[int, Camera], suffix: str = ".txt") -> Path:
+def write(folder: Path, placed: dict[int, Camera]) -> Path:
     """Writes a reconstruction; `Capture.save` writes all of it but the tracks."""
     Capture(tuple(View(f"p{key}", camera) for key, camera in placed.items())).save(folder, form="colmap")
-    lines = [
-        " ".join(
-            map(
-                str, (number, *track.place, 9, 9, 9, 0.5, *(value for key in track.image_ids for value in (key - 4, 0)))
-            )
-        )
-        for number, track in enumerate(tracks(), 1)
-    ]
+    lines = []
+    for number, track in enumerate(tracks(), 1):
+        seen = (value for key in track.image_ids for value in (key - 4, 0))
+        lines.append(" ".join(map(str, (number, *track.place, 9, 9, 9, 0.5, *seen))))
     (folder / "sparse" / "0" / "points3D.txt").write_text("\n".join(lines))
     return folder
 

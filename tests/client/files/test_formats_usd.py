@@ -101,19 +101,15 @@ def stage_of(path: Path) -> tuple[Usd.Stage, Callable[..., UsdVol.ParticleField3
         field = UsdVol.ParticleField3DGaussianSplat.Define(stage, name)
         degree = round(made.sh.shape[1] ** 0.5) - 1
         field.CreateRadianceSphericalHarmonicsDegreeAttr(degree)
-        flat = made.sh.reshape(-1, 3)
-        if half:
-            field.CreatePositionshAttr(Vt.Vec3hArray.FromNumpy(made.means.astype("f2")))
-            field.CreateOrientationshAttr(Vt.QuathArray([Gf.Quath(*map(float, quat)) for quat in made.quats]))
-            field.CreateScaleshAttr(Vt.Vec3hArray.FromNumpy(made.scales.astype("f2")))
-            field.CreateOpacitieshAttr(Vt.HalfArray.FromNumpy(made.opacities.astype("f2")))
-            field.CreateRadianceSphericalHarmonicsCoefficientshAttr(Vt.Vec3hArray.FromNumpy(flat.astype("f2")))
-            return field
-        field.CreatePositionsAttr(Vt.Vec3fArray.FromNumpy(made.means.astype("f4")))
-        field.CreateOrientationsAttr(Vt.QuatfArray([Gf.Quatf(*map(float, quat)) for quat in made.quats]))
-        field.CreateScalesAttr(Vt.Vec3fArray.FromNumpy(made.scales.astype("f4")))
-        field.CreateOpacitiesAttr(Vt.FloatArray.FromNumpy(made.opacities.astype("f4")))
-        field.CreateRadianceSphericalHarmonicsCoefficientsAttr(Vt.Vec3fArray.FromNumpy(flat.astype("f4")))
+        h, dtype = ("h", "f2") if half else ("", "f4")
+        vec3, scalar = (Vt.Vec3hArray, Vt.HalfArray) if half else (Vt.Vec3fArray, Vt.FloatArray)
+        quats, quat = (Vt.QuathArray, Gf.Quath) if half else (Vt.QuatfArray, Gf.Quatf)
+        flat = {"Positions": made.means, "Scales": made.scales}
+        flat["RadianceSphericalHarmonicsCoefficients"] = made.sh.reshape(-1, 3)
+        for attribute, values in flat.items():
+            getattr(field, f"Create{attribute}{h}Attr")(vec3.FromNumpy(values.astype(dtype)))
+        getattr(field, f"CreateOrientations{h}Attr")(quats([quat(*map(float, row)) for row in made.quats]))
+        getattr(field, f"CreateOpacities{h}Attr")(scalar.FromNumpy(made.opacities.astype(dtype)))
         return field
 
     return stage, add

@@ -71,13 +71,11 @@ def test_files_are_bytes_and_can_be_decoded(client: Client) -> None:
 
 def test_jpeg_is_as_good_as_it_is_asked_to_be(client: Client) -> None:
     exact = client.render(cloud(), orbit(1)[0]).color
-    files = {
-        quality: client.render(cloud(), orbit(1)[0], image_format="jpeg", jpeg_quality=quality)
-        for quality in (20, None, 98)
-    }
-    errors = [np.abs(frame.decoded("color") / 255 - np.clip(exact, 0, 1)).mean() for frame in files.values()]
+    options = [{"image_format": "jpeg", "jpeg_quality": quality} for quality in (20, None, 98)]
+    files = [client.render(cloud(), orbit(1)[0], **each) for each in options]
+    errors = [np.abs(frame.decoded("color") / 255 - np.clip(exact, 0, 1)).mean() for frame in files]
     assert errors == sorted(errors, reverse=True)
-    sizes = [len(frame.encoded["color"]) for frame in files.values()]
+    sizes = [len(frame.encoded["color"]) for frame in files]
     assert sizes == sorted(sizes)
 
 

@@ -24,12 +24,8 @@ class Trained(SimpleNamespace):
     def make() -> Trained:
         generator = torch.Generator().manual_seed(0)
         shapes = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": ()}
-        params = torch.nn.ParameterDict(
-            {
-                name: torch.nn.Parameter(torch.randn(COUNT, *shape, generator=generator))
-                for name, shape in shapes.items()
-            }
-        )
+        start = {name: torch.randn(COUNT, *shape, generator=generator) for name, shape in shapes.items()}
+        params = torch.nn.ParameterDict({name: torch.nn.Parameter(value) for name, value in start.items()})
         optimizers = {name: torch.optim.Adam([value], lr=1e-3) for name, value in params.items()}
         params["fixed"] = torch.nn.Parameter(torch.arange(float(COUNT)), requires_grad=False)
         sum(value.square().sum() for value in params.values()).backward()

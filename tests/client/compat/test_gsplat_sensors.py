@@ -11,9 +11,9 @@ import torch
 
 from lumigrad.client.compat import gsplat
 from support.gaussians.sensor_arguments import lidar_parameters
+from support.gaussians.splats import HEIGHT, WIDTH, splats
 from support.workers.worker import WorkerProcess
 
-WIDTH, HEIGHT, COUNT = 40, 30, 30
 SIZE = {"width": WIDTH, "height": HEIGHT}
 TABLES = {"lidar_elevations": torch.linspace(0.3, -0.3, 8), "lidar_azimuths": torch.linspace(0.5, -0.5, 20)}
 TABLES |= {"lidar_offsets": torch.zeros(8)}
@@ -28,17 +28,7 @@ class Polynomial(IntEnum):
 
 
 def scene() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(4)
-    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
-    return {
-        "means": uniform(COUNT, 3) * 2 + torch.tensor([-1.0, -1, 2]),
-        "quats": uniform(COUNT, 4) - 0.5,
-        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
-        "opacities": 0.2 + 0.7 * uniform(COUNT),
-        "colors": uniform(COUNT, 3),
-        "viewmats": torch.eye(4)[None],
-        "Ks": torch.tensor([[[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]]),
-    }
+    return {name: tensor.detach() for name, tensor in splats(cameras=1).items()}
 
 
 def f_theta(reference: Any) -> Any:

@@ -55,12 +55,8 @@ def values() -> list[Any]:
     lens = api.PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
     shapes = [mesh, api.VoxelGrid(np.ones((3, 3, 3)), 0.1), api.Cuboid((1, 2, 3))]
     return [
-        *(
-            SCENE,
-            api.Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
-            mesh,
-            api.World(map(api.Obstacle, shapes)),
-        ),
+        *(SCENE, api.Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2))),
+        *(mesh, api.World(map(api.Obstacle, shapes))),
         api.TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
         *(CAMERA, api.Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24), api.Timings({"queue": 1.0}, 2.0, 3.0)),
         *(api.GaussianSettings(near=0.1), api.UnscentedTransform(), api.Rate(1e-3, 1e-4, 10), api.Loss()),
@@ -87,10 +83,8 @@ def test_results(client: api.Client, way: Callable[[Any], Any]) -> None:
     with client.trainer(SCENE, [CAMERA], [np.zeros((24, 32, 3), np.uint8)], rates={"sh0": 1e-3}) as trainer:
         step = trainer.step(outputs=("color",))
     file = client.render(handle, CAMERA, image_format="png")
-    gradients, field = (
-        frame.backward(color=np.ones_like(frame.color)),
-        client.field(WORLD, size=(1, 1, 1), voxel_size=0.2),
-    )
+    gradients = frame.backward(color=np.ones_like(frame.color))
+    field = client.field(WORLD, size=(1, 1, 1), voxel_size=0.2)
     (item,) = client.render_batch([(handle, CAMERA)])
     for result in (handle, frame, file, gradients, found, client.info(), field, step.images, item):
         assert_same(way(result), result)

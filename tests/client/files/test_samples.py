@@ -121,7 +121,7 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(("name", "content", "unpack"), COMPRESSED)
+@pytest.mark.parametrize(("name", "content", "unpack"), COMPRESSED, ids=[unpack for *_, unpack in COMPRESSED])
 def test_compressed_files_are_known_by_name_or_content_and_refused_with_what_unpacks_them(
     tmp_path: Path, read: Callable[[Any], Any], name: str, content: bytes, unpack: str
 ):

@@ -233,7 +233,7 @@ class Stream(Generic[W, P]):
         self._changed = threading.Condition()
         self._request: W | None = None
         self._requested_at = 0.0
-        self._has_request = self._needs_sharp = self._is_closed = False
+        self._has_request = self._needs_sharp = self._is_delivering = self._is_closed = False
         self._sharp_call: Cancellation | None = None
         self._ready: tuple[Order, P, float] | None = None
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._render_all, self._deliver_all)]
@@ -307,8 +307,11 @@ class Stream(Generic[W, P]):
             return None
 
     def _after_failure(self, error: Exception) -> None:
-        if self._is_closed:
-            return
+        with self._changed:
+            # The image before must not arrive after the error: it would seem to be the one that failed.
+            self._changed.wait_for(lambda: not (self._ready or self._is_delivering) or self._is_closed)
+            if self._is_closed:
+                return
         is_retried = told(self._fail, error)
         with self._changed:
             if is_retried:
@@ -325,7 +328,7 @@ class Stream(Generic[W, P]):
                 if self._is_closed or self._ready is None:
                     return
                 order, picture, render_s = self._ready
-                self._ready = None
+                self._ready, self._is_delivering = None, True
                 self._changed.notify_all()
             began = time.monotonic()
             try:
@@ -336,3 +339,6 @@ class Stream(Generic[W, P]):
             except Exception as error:
                 if not self._is_closed:
                     told(self._fail, error)
+            with self._changed:
+                self._is_delivering = False
+                self._changed.notify_all()

@@ -177,6 +177,22 @@ def test_what_is_refused_is_asked_again_only_for_another_wish(stream: Stream, fa
     wait_until(lambda: bool(fake.delivered))
 
 
+def test_an_error_is_told_after_the_picture_before_it_has_arrived(
+    stream: Stream, fake: Worker, shown: list[Shown]
+) -> None:
+    fake.may_take.clear()
+    stream.request(Request(1))
+    wait_until(lambda: len(fake.delivered) == 1)
+    fake.errors = [InvalidArgument("no")]
+    stream.request(Request(2))
+    wait_until(lambda: not fake.errors)
+    time.sleep(0.05)
+    assert not fake.failures
+    fake.may_take.set()
+    wait_until(lambda: bool(fake.failures))
+    assert len(shown) == 1
+
+
 def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> None:
     learnt: list[float] = []
 

@@ -28,63 +28,52 @@ def test_the_call_that_the_others_spoil_works() -> None:
     assert query().outputs["cost"].shape == (2, 3, 5)
 
 
-CALLS: dict[str, tuple[str, Callable[[], dict[str, Any]], tuple[str, ...]]] = {
-    "spheres as a list": ("spheres", lambda: {"spheres": spheres().tolist()}, ("[B, H, S, 4]", "list")),
-    "spheres of one trajectory": ("spheres", lambda: {"spheres": spheres()[0]}, ("[B, H, S, 4]", "3, 5, 4")),
-    "centres only": ("spheres", lambda: {"spheres": spheres()[..., :3]}, ("2, 3, 5, 3",)),
-    "double spheres": ("spheres", lambda: {"spheres": spheres().double()}, ("float64",)),
+def numbers(*environments: int, **options: Any) -> Tensor:
+    return torch.tensor(environments, dtype=torch.int32, **options)
+
+
+# What is named, a call, and words of the error.
+CALLS: dict[str, tuple[str, Callable[[], object], tuple[str, ...]]] = {
+    "spheres as a list": ("spheres", lambda: query(spheres=spheres().tolist()), ("[B, H, S, 4]", "list")),
+    "spheres of one trajectory": ("spheres", lambda: query(spheres=spheres()[0]), ("[B, H, S, 4]", "3, 5, 4")),
+    "centres only": ("spheres", lambda: query(spheres=spheres()[..., :3]), ("2, 3, 5, 3",)),
+    "double spheres": ("spheres", lambda: query(spheres=spheres().double()), ("float64",)),
     "too many spheres": (
         "spheres",
-        lambda: {"spheres": torch.zeros(1, device="cpu").expand(2**10, 2**10, 2**8, 4)},
+        lambda: query(spheres=torch.zeros(1, device="cpu").expand(2**10, 2**10, 2**8, 4)),
         ("134217728",),
     ),
-    "spheres elsewhere": ("spheres", lambda: {"spheres": spheres().to("meta")}, ("cpu", "meta")),
+    "spheres elsewhere": ("spheres", lambda: query(spheres=spheres().to("meta")), ("cpu", "meta")),
     "spheres that no engine serves": (
         "spheres",
-        lambda: {"spheres": spheres().to("meta"), "world": World([]), "checked": True},
+        lambda: query(spheres=spheres().to("meta"), world=World([]), checked=True),
         ("meta", "CPU"),
     ),
-    "a sphere that is no number": ("spheres", lambda: {"spheres": spoiled(NAN)}, ("finite",)),
-    "a sphere at infinity": ("spheres", lambda: {"spheres": spoiled(-INF)}, ("finite",)),
-    "a sphere far away": ("spheres", lambda: {"spheres": spoiled(1e10)}, ("1e+09", "1e+10")),
-    "a mesh for a world": ("world", lambda: {"world": tetrahedron()}, ("World", "Mesh")),
-    "settings as a mapping": ("settings", lambda: {"settings": {}}, ("Settings", "dict")),
-    "environments as a list": ("environments", lambda: {"environments": [0, 1]}, ("[2]", "list")),
-    "long environments": ("environments", lambda: {"environments": torch.tensor([0, 1])}, ("int32", "int64")),
-    "environments of other rows": (
-        "environments",
-        lambda: {"environments": torch.zeros(3, dtype=torch.int32)},
-        ("[2]", "[3]"),
-    ),
-    "an environment that is not there": (
-        "environments",
-        lambda: {"environments": torch.tensor([0, 2], dtype=torch.int32)},
-        ("0 to 1", "0 to 2"),
-    ),
-    "a negative environment": (
-        "environments",
-        lambda: {"environments": torch.tensor([-1, 1], dtype=torch.int32)},
-        ("0 to 1", "-1 to 1"),
-    ),
-    "environments elsewhere": (
-        "environments",
-        lambda: {"environments": torch.zeros(2, dtype=torch.int32, device="meta")},
-        ("cpu", "meta"),
-    ),
-    "no outputs": ("outputs", lambda: {"outputs": ()}, ("none", "cost")),
-    "unknown output": ("outputs", lambda: {"outputs": ("distance", "depth")}, ("depth", "closest")),
-    "costs of each": ("outputs", lambda: {"outputs": ("cost",), "per_instance": True}, ("per_instance", "cost")),
+    "a sphere that is no number": ("spheres", lambda: query(spheres=spoiled(NAN)), ("finite",)),
+    "a sphere at infinity": ("spheres", lambda: query(spheres=spoiled(-INF)), ("finite",)),
+    "a sphere far away": ("spheres", lambda: query(spheres=spoiled(1e10)), ("1e+09", "1e+10")),
+    "a mesh for a world": ("world", lambda: query(world=tetrahedron()), ("World", "Mesh")),
+    "settings as a mapping": ("settings", lambda: query(settings={}), ("Settings", "dict")),
+    "environments as a list": ("environments", lambda: query(environments=[0, 1]), ("[2]", "list")),
+    "long environments": ("environments", lambda: query(environments=torch.tensor([0, 1])), ("int32", "int64")),
+    "environments of other rows": ("environments", lambda: query(environments=numbers(0, 0, 0)), ("[2]", "[3]")),
+    "an absent environment": ("environments", lambda: query(environments=numbers(0, 2)), ("0 to 1", "0 to 2")),
+    "a negative environment": ("environments", lambda: query(environments=numbers(-1, 1)), ("0 to 1", "-1 to 1")),
+    "environments on meta": ("environments", lambda: query(environments=numbers(0, 0, device="meta")), ("cpu", "meta")),
+    "no outputs": ("outputs", lambda: query(outputs=()), ("none", "cost")),
+    "unknown output": ("outputs", lambda: query(outputs=("distance", "depth")), ("depth", "closest")),
+    "costs of each": ("outputs", lambda: query(outputs=("cost",), per_instance=True), ("per_instance", "cost")),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_spoiled_call_is_named(name: str) -> None:
-    argument, changes, words = CALLS[name]
-    refused(lambda: query(**changes()), argument, *words)
+    argument, call, words = CALLS[name]
+    refused(call, argument, *words)
 
 
 def test_values_can_be_checked_beforehand() -> None:
-    good = torch.tensor([0, 1], dtype=torch.int32)
+    good = numbers(0, 1)
     check_values(spheres(), good, world())
     check_values(spheres()[:0], None, world())
     refused(lambda: check_values(spoiled(NAN), None, world()), "spheres", "finite")

@@ -30,6 +30,10 @@ POSE = {"rotation": START[:3, :3], "translation": START[:3, 3]}
 END_POSE = {"end_rotation": END[:3, :3], "end_translation": END[:3, 3]}
 
 
+def ftheta(**changes: Any) -> FThetaLens:
+    return FThetaLens(**{**FTHETA, **changes})
+
+
 def sensor(lens: Any = PINHOLE, **changes: Any) -> Camera:
     return Camera.sensor(lens, **{**POSE, "width": 16, "height": 12, **changes})
 
@@ -54,28 +58,18 @@ def render(cameras: list[Camera], gaussians: Gaussians | None = None, **settings
         (lambda: FisheyeLens(**FOCAL, max_angle=3.2), "max_angle", ("3.2",)),
         (lambda: FisheyeLens(**FOCAL, behind="yes"), "behind", ("True or False", "yes")),
         (lambda: FisheyeLens(**FOCAL, radial=(-0.2,), max_angle=1.5), "max_angle", ("1.29", "1.5")),
+        (lambda: ftheta(angle_to_pixel_distance=(0.0, -20.0)), "angle_to_pixel_distance", ("rises",)),
+        (lambda: ftheta(angle_to_pixel_distance=()), "angle_to_pixel_distance", ("rises",)),
+        (lambda: ftheta(reference="pixel_distance_to_angle"), "pixel_distance_to_angle", ("rises",)),
+        (lambda: ftheta(angle_to_pixel_distance=(0, 20.0, -10.0)), "max_angle", ("at most 1,", "1.2")),
         (
-            lambda: FThetaLens(**{**FTHETA, "angle_to_pixel_distance": (0.0, -20.0)}),
-            "angle_to_pixel_distance",
-            ("rises",),
-        ),
-        (lambda: FThetaLens(**{**FTHETA, "angle_to_pixel_distance": ()}), "angle_to_pixel_distance", ("rises",)),
-        (lambda: FThetaLens(**FTHETA, reference="pixel_distance_to_angle"), "pixel_distance_to_angle", ("rises",)),
-        (
-            lambda: FThetaLens(**{**FTHETA, "angle_to_pixel_distance": (0, 20.0, -10.0)}),
-            "max_angle",
-            ("at most 1,", "1.2"),
-        ),
-        (
-            lambda: FThetaLens(
-                **FTHETA, reference="pixel_distance_to_angle", pixel_distance_to_angle=(0, 0.05, -0.001)
-            ),
+            lambda: ftheta(reference="pixel_distance_to_angle", pixel_distance_to_angle=(0, 0.05, -0.001)),
             "max_angle",
             ("at most 0.625", "1.2"),
         ),
-        (lambda: FThetaLens(**{**FTHETA, "max_angle": 0.0}), "max_angle", ("above 0",)),
-        (lambda: FThetaLens(**FTHETA, linear=(0.0, 1.0, 0.0)), "linear", ("other than 0",)),
-        (lambda: FThetaLens(**FTHETA, reference="both"), "reference", ("both",)),
+        (lambda: ftheta(max_angle=0.0), "max_angle", ("above 0",)),
+        (lambda: ftheta(linear=(0.0, 1.0, 0.0)), "linear", ("other than 0",)),
+        (lambda: ftheta(reference="both"), "reference", ("both",)),
         (lambda: Windshield(horizontal=[0.0, 1.0], vertical=[0.0]), "horizontal", ("1 or 3 or 6",)),
         (lambda: UnscentedTransform(alpha=0.0), "unscented.alpha", ("0.001", "0.0")),
         (lambda: UnscentedTransform(kappa=-3.0), "unscented.kappa", ("-3",)),

@@ -77,8 +77,6 @@ def test_tensors_are_replaced_by_name(client):
     assert client.render(third, orbit(1)[0], outputs="alpha").alpha.any()
     with pytest.raises(InvalidArgument, match=r"^means: expected shape \[N, 3\], got \[40\]"):
         client.update(second, means=np.zeros(COUNT))
-    with pytest.raises(InvalidArgument, match="shape: expected "):
-        client.update(client.get(third.scene_id), means=np.zeros((3, 3)))
     with pytest.raises(InvalidArgument, match=r"^sh: expected either sh or colors, got both"):
         client.update(second, colors=np.zeros((COUNT, 3)))
 
@@ -131,17 +129,6 @@ def test_every_image_has_a_gradient(client, name):
     assert frame.backward(**{name: np.ones_like(frame[name])}).means.any()
 
 
-def test_a_frame_without_its_state_is_computed_again(client):
-    upstream = {"expected_depth": np.ones((HEIGHT, WIDTH)), "means2d": np.ones((COUNT, 2))}
-    kept = client.render(cloud(), orbit(1)[0], outputs=("expected_depth",), retain=True)
-    forgotten = client.render(client.put(cloud()), orbit(1)[0], outputs=("expected_depth",))
-    expected = kept.backward(**upstream)
-    kept.release()
-    for found in (kept.backward(**upstream), forgotten.backward(**upstream)):
-        for name, array in expected.items():
-            np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
 def test_backward_says_what_it_needs(client):
     frame = client.render(cloud(), orbit(1)[0])
     with pytest.raises(InvalidArgument, match=r"^color: expected at least one of color, alpha, depth, transmittance,"):
@@ -162,23 +149,6 @@ def test_backgrounds_are_black_unless_something_is_said(client):
     np.testing.assert_allclose(client.render(cloud(), away, background=0.25).color, 0.25)
     each = client.render(cloud(), [away, away], background=[[0, 0.5, 1], [1, 0.5, 0]]).color
     np.testing.assert_allclose(each[:, 0, 0], [[0, 0.5, 1], [1, 0.5, 0]])
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"outputs": ("hits",)}, "outputs"),
-        ({"background": [1, 2]}, "background"),
-        ({"far": 0.001}, "far"),
-        ({"alpha_max": 2.0}, "alpha_max"),
-        ({"sh_degree": 3}, "sh_degree"),
-        ({"transforms": [(30, 50, np.eye(4))]}, "transforms"),
-    ],
-)
-def test_what_only_the_worker_can_refuse_names_the_field(client, settings, field):
-    with pytest.raises(InvalidArgument) as refused:
-        client.render(cloud(), orbit(1)[0], **settings)
-    assert field in refused.value.violations[0].field
 
 
 def test_along_rays_a_crop_is_a_window_of_the_image_and_by_ellipses_it_is_near(client):

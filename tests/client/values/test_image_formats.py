@@ -100,10 +100,6 @@ def test_backward_of_any_format_is_that_of_floats(client: Client, image_format: 
         ({"image_format": {"alpha": "png"}}, "image_format: expected names of the outputs, color, got 'alpha'"),
         ({"jpeg_quality": 80}, 'jpeg_quality: belongs to image_format="jpeg"'),
         ({"image_format": "jpeg", "jpeg_quality": 0}, "jpeg_quality: expected a whole number from 1 to 100, got 0"),
-        (
-            {"image_format": "uint8", "outputs": ("color", "depth")},
-            "expected UINT8 only for color, alpha or transmittance",
-        ),
         ({"image_format": "float16", "outputs": ("info",)}, "expected FLOAT16 only for color, alpha"),
     ],
 )

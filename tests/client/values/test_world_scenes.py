@@ -182,15 +182,6 @@ def test_updates_are_checked(client, kind, changes, text):
         client.update(handle, **changes)
 
 
-def test_the_worker_checks_updates_of_what_the_client_has_no_copy_of(client):
-    world = client.get(client.put(world_of(1.06)).scene_id)
-    with pytest.raises(InvalidArgument, match="chair"):
-        client.update(world, enabled={"chair": True})
-    mesh = client.get(client.put(box(1.06)).scene_id)
-    with pytest.raises(InvalidArgument, match=r"vertices|shape"):
-        client.update(mesh, vertices=np.zeros((4, 3)))
-
-
 def test_meshes_are_not_rendered(client):
     for handle in (client.put(box(1.07)), client.put(world_of(1.07))):
         with pytest.raises(InvalidArgument, match=rf"^scene: expected spheres or gaussians, got a {handle.kind}"):

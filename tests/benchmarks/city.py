@@ -21,14 +21,10 @@ import matplotlib
 import numpy as np
 from matplotlib import pyplot
 
-from lumigrad.client import Camera, Client, Gaussians, GaussianSettings, SceneHandle
+from lumigrad.client import Camera, Client, GaussianSettings, SceneHandle
 from lumigrad.client.base.arrays import Float32
-from lumigrad.client.formats.levels import GaussianLevels
-from lumigrad.client.formats.levels.coarsening import Page, levels_of
-from lumigrad.client.formats.levels.ordering import merging_order
-from lumigrad.client.formats.scene import StoredScene
-from lumigrad.client.samples.city import _centre, _ground_and_house, _moved, _vase
 from support.workers.worker import WorkerProcess, worker
+from tests.benchmarks.city_pages import blocks
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 
@@ -61,67 +57,39 @@ PAGE, MARK = Path("docs/performance.md"), "benchmark city"
 
 @dataclass(frozen=True)
 class View:
-    """A view of a city from a camera; times in milliseconds of a processor."""
+    """A view of a city from a camera; times in milliseconds of a processor.
 
-    camera: str  # A name in `PLACES`.
-    error_px: float  # The allowed error of levels.
-    total: int  # Gaussians of the finest level.
-    drawn: int  # Gaussians that are drawn.
-    blended: int  # Drawn Gaussians that contribute to a pixel.
-    view_ms: float  # A call of a view that was drawn at least three times.
-    new_ms: float  # A call from a camera that has moved a little, whose pages are in memory.
-    gradients_ms: float  # A call of Backward.
-    in_view: int = 0  # Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
-    apart_db: float = 0.0  # PSNR of the view against that of all Gaussians.
-    levels_db: float = 0.0  # PSNR of the view against the truth.
-    all_db: float = 0.0  # PSNR of the view of all Gaussians against the truth.
-
-
-# Room for rounding of positions to float32, hundreds of units from the centre.
-_ROOM = 1e-3
-
-
-def blocks(count: int, kinds: int = 16, page_rows: int = 4096) -> GaussianLevels:
-    """At least `count` Gaussians: pages with parts of each house and each vase, merged like those of files.
-
-    Houses repeat after `kinds`.
+    Attributes:
+        camera: A name in `PLACES`.
+        error_px: The allowed error of levels.
+        total: Gaussians of the finest level.
+        drawn: Gaussians that are drawn.
+        blended: Drawn Gaussians that contribute to a pixel.
+        view_ms: A call of a view that was drawn at least three times.
+        new_ms: A call from a camera that has moved a little, whose pages are in memory.
+        gradients_ms: A call of Backward.
+        in_view: Gaussians of level 0 in view and not hidden, 0 if they were too many to be drawn.
+        apart_db: PSNR of the view against that of all Gaussians.
+        levels_db: PSNR of the view against the truth.
+        all_db: PSNR of the view of all Gaussians against the truth.
     """
-    vase = _parts(_vase().of_degree(0), page_rows)
-    houses = [_parts(_moved(_ground_and_house(kind), -_centre(kind)).of_degree(0), page_rows) for kind in range(kinds)]
-    pages = [page for part in (*houses, vase) for page in part]
-    starts = np.cumsum([0, *map(len, houses)])
-    rows = [sum(len(page.levels[0]) for page in part) for part in (houses[0], vase)]
-    number = -(-count // sum(rows))
-    of_vase = np.arange(starts[-1], len(pages))
-    numbers = [[*range(starts[kind], starts[kind + 1]), *of_vase] for kind in range(kinds)]
-    kind_of = np.concatenate([numbers[block % kinds] for block in range(number)])
-    sizes = [len(numbers[block % kinds]) for block in range(number)]
-    centres = np.repeat([_centre(block) for block in range(number)], sizes, axis=0)
 
-    def read(page: int, level: int) -> Gaussians:
-        return _moved(pages[kind_of[page]].levels[level], centres[page]).gaussians()
-
-    room = np.array([[-_ROOM], [_ROOM]])
-    return GaussianLevels(
-        bounds=(np.stack([page.bounds for page in pages])[kind_of] + centres[:, None, None] + room).astype(np.float32),
-        counts=np.array([[len(level) for level in page.levels] for page in pages], np.int64)[kind_of],
-        errors=np.array([page.errors for page in pages], np.float32)[kind_of],
-        sh_degree=0,
-        antialiased=False,
-        source=read,
-    )
-
-
-def _parts(scene: StoredScene, page_rows: int) -> list[Page]:
-    """Pages of neighbouring Gaussians of a scene."""
-    order = merging_order(scene)
-    return [
-        Page.of(scene.reordered(order[begin : begin + page_rows]), levels_of(page_rows))
-        for begin in range(0, len(order), page_rows)
-    ]
+    camera: str
+    error_px: float
+    total: int
+    drawn: int
+    blended: int
+    view_ms: float
+    new_ms: float
+    gradients_ms: float
+    in_view: int = 0
+    apart_db: float = 0.0
+    levels_db: float = 0.0
+    all_db: float = 0.0
 
 
 def main() -> None:
+    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE} and draw {PICTURE}")
     parser.add_argument("--spool", help="a folder that keeps the cities for the next time")
@@ -161,6 +129,7 @@ def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View],
 def _view(
     client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, every: Every | None
 ) -> View:
+    """Measures the view of one camera in one city."""
     camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
     image = client.render(scene, camera, settings=settings)
     for _ in range(2):
@@ -226,6 +195,7 @@ def _taken(process: WorkerProcess, call: Callable[[], object]) -> float:
 
 
 def psnr(image: Float32, truth: Float32) -> float:
+    """Decibels between two images with values from 0 to 1."""
     return float(-10 * np.log10(np.square(image.clip(0, 1) - truth.clip(0, 1)).mean() + 1e-12))
 
 

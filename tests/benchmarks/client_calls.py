@@ -79,6 +79,7 @@ def processor_us(call: Callable[[], object]) -> float:
 
 
 def compare(name: str, call: Callable[[], object], channel: grpc.Channel, rounds: int) -> Row:
+    """Measures a call and its RPCs."""
     for _ in range(WARM):
         call()
     with recorded() as rpcs:
@@ -95,6 +96,7 @@ def compare(name: str, call: Callable[[], object], channel: grpc.Channel, rounds
 
 
 def rows(rounds: int) -> Generator[Row, None, None]:
+    """Measures all calls."""
     random = np.random.default_rng(1)
     means, colors = random.normal(size=(100, 3)), random.random((100, 3))
     scene = Gaussians(
@@ -123,6 +125,7 @@ def rows(rounds: int) -> Generator[Row, None, None]:
 
 
 def main() -> None:
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--docs", action="store_true")

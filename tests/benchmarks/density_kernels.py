@@ -88,7 +88,11 @@ class Benchmark:
                 grown,
                 lambda p: density_torch.grow_and_prune(Cloud.of(p), self.statistics, to, EXTENT),
             ),
-            "relocate": (self.copy, lambda p: density.relocate(p, DRAW), lambda p: density_torch.relocate(Cloud.of(p))),
+            "relocate": (
+                self.copy,
+                lambda p: density.relocate(p, DRAW),
+                lambda p: density_torch.relocate(Cloud.of(p)),
+            ),
             "add": (
                 self.copy,
                 lambda p: density.add_gaussians(p, DRAW, cap=cap),
@@ -137,6 +141,7 @@ def race(races: Iterable[tuple[str, str, Prepare, Operation, Operation]], result
 
 
 def main() -> None:
+    """Measures all operations at all counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("counts", nargs="*", type=int, metavar="COUNT", default=COUNTS, help="of Gaussians")
     operations = ((f"{count}", Benchmark(count).operations()) for count in parser.parse_args().counts)

@@ -25,10 +25,12 @@ class Cloud:
 
     @staticmethod
     def of(parameters: Parameters) -> Cloud:
+        """A cloud of the same tensors."""
         moments = {name: (several[0], several[1]) for name, several in parameters.moments.items()}
         return Cloud(dict(parameters.tensors), moments)
 
     def change(self, tensors: Map, moments: Map) -> None:
+        """Replaces each tensor and each moment."""
         self.tensors = {name: tensors(name, tensor) for name, tensor in self.tensors.items()}
         self.moments = {
             name: (moments(name, first), moments(name, second)) for name, (first, second) in self.moments.items()
@@ -120,6 +122,7 @@ def relocate(cloud: Cloud, min_opacity: float = 0.005) -> None:
 
 
 def add(cloud: Cloud, cap: int, min_opacity: float = 0.005) -> None:
+    """Adds five per cent more Gaussians."""
     count = len(cloud.tensors["means"])
     added = min(cap, int(1.05 * count)) - count
     rows = torch.multinomial(torch.sigmoid(cloud.tensors["opacities"]), added, replacement=True)

@@ -37,6 +37,7 @@ class Scene:
 
     @property
     def tensors(self) -> dict[str, Floats]:
+        """The tensors by name."""
         return {name: getattr(self, name) for name in ("means", "quats", "scales", "opacities", "sh")}
 
 

@@ -48,6 +48,7 @@ def calls_of(device: Device) -> dict[str, Call]:
 
 
 def host_ms(call: Callable[[int], Any], runs: int) -> float:
+    """The median time of calls."""
     taken = []
     for number in range(runs + 5):
         start = time.thread_time()
@@ -57,6 +58,7 @@ def host_ms(call: Callable[[int], Any], runs: int) -> float:
 
 
 def rows(runs: int) -> list[Row]:
+    """Measures all calls."""
     from support.backends import emulation
 
     native = emulation.load("_emulation")
@@ -70,6 +72,7 @@ def rows(runs: int) -> list[Row]:
 
 
 def main() -> None:
+    """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--out", type=Path, default=Path("build/bench/host_costs.json"))

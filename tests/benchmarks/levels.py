@@ -43,18 +43,29 @@ FLIGHT_ERROR_PX = 0.25
 
 @dataclass(frozen=True)
 class View:
-    """The view of one city; medians of times in milliseconds, as the worker measures them."""
+    """The view of one city; medians of times in milliseconds, as the worker measures them.
 
-    camera: str  # A name in `CAMERAS`.
-    total: int  # Gaussians of the finest level.
-    drawn: int  # Gaussians that the view shows.
-    first_ms: float  # The first call, whose pages come from the spool.
-    view_ms: float  # Later calls.
-    gradients_ms: float  # Calls of Backward.
-    pool_mib: float  # Memory of pages and cut that the first call has added.
+    Attributes:
+        camera: A name in `CAMERAS`.
+        total: Gaussians of the finest level.
+        drawn: Gaussians that the view shows.
+        first_ms: The first call, whose pages come from the spool.
+        view_ms: Later calls.
+        gradients_ms: Calls of Backward.
+        pool_mib: Memory of pages and cut that the first call has added.
+    """
+
+    camera: str
+    total: int
+    drawn: int
+    first_ms: float
+    view_ms: float
+    gradients_ms: float
+    pool_mib: float
 
 
 def main() -> None:
+    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     parser.add_argument("--most", type=int, default=SIDES[-1], help="pages along the edge of the largest city")
@@ -73,6 +84,7 @@ def main() -> None:
 
 
 def measured(sides: list[int]) -> list[View]:
+    """The views of all cities."""
     with (
         tempfile.TemporaryDirectory() as folder,
         worker("--device", "cpu", "--spool", folder) as process,
@@ -101,6 +113,7 @@ class _Call:
         self._gradients_ms: list[float] = []
 
     def repeat(self) -> None:
+        """Measures the calls once more."""
         camera = CAMERAS[self._name]
         self._view_ms.append(self._client.render(self._scene, camera).timings.worker_ms)
         frame = self._client.render(self._scene, camera, retain=True)
@@ -108,6 +121,7 @@ class _Call:
         self._gradients_ms.append(gradients.timings.worker_ms)
 
     def view(self) -> View:
+        """The medians."""
         medians = statistics.median(self._view_ms), statistics.median(self._gradients_ms)
         return View(self._name, self._scene.count, self._drawn, self._first_ms, *medians, self._bytes / MIB)
 
@@ -139,14 +153,23 @@ def table(views: list[View]) -> str:
 
 @dataclass(frozen=True)
 class Flight:
-    """A flight around a city; medians over the frames after the first turn."""
+    """A flight around a city; medians over the frames after the first turn.
 
-    pages: str  # The form of pages in memory.
-    drawn: int  # Gaussians of a frame.
-    read_mb: float  # Read from the spool for a frame, on average.
-    pages_ms: float  # The time in which a frame's pages were gathered, on average.
-    frame_ms: float  # The worker's time of a frame.
-    still_ms: float  # The same for a camera that stands still.
+    Attributes:
+        pages: The form of pages in memory.
+        drawn: Gaussians of a frame.
+        read_mb: Read from the spool for a frame, on average.
+        pages_ms: The time in which a frame's pages were gathered, on average.
+        frame_ms: The worker's time of a frame.
+        still_ms: The same for a camera that stands still.
+    """
+
+    pages: str
+    drawn: int
+    read_mb: float
+    pages_ms: float
+    frame_ms: float
+    still_ms: float
 
 
 class _Flying:
@@ -180,6 +203,7 @@ class _Flying:
             self._still_ms.append(self._draw(step).timings.worker_ms)
 
     def flight(self) -> Flight:
+        """The figures of the frames that were drawn."""
         median, mean = statistics.median, statistics.mean
         times = mean(self._pages_ms), median(self._frame_ms), median(self._still_ms)
         return Flight(self.pages, int(median(self._drawn)), mean(self._read_mb), *times)
@@ -212,6 +236,7 @@ def flown() -> list[Flight]:
 
 
 def flight_table(flights: list[Flight]) -> str:
+    """The results as a table."""
     lines = [
         "| pages in memory | drawn | read for a frame, MB | gathering pages, ms | frame, ms | the same again, ms |",
         "|---|---|---|---|---|---|",

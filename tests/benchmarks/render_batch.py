@@ -54,6 +54,7 @@ def scene(count: int, seed: int) -> Gaussians:
 
 
 def compare(process: WorkerProcess, client: Client, case: tuple[int, int, int], rounds: int) -> Row:
+    """Measure a case."""
     count, scenes, size = case
     handles = [client.put(scene(count, seed)) for seed in range(scenes)]
     cameras = [
@@ -82,6 +83,7 @@ def compare(process: WorkerProcess, client: Client, case: tuple[int, int, int], 
 
 
 def table(rows: list[Row]) -> str:
+    """The rows as Markdown."""
     lines = ["| Gaussians per scene | scenes | pictures | launches of one call | time, ms | | processor time, ms | |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -114,6 +116,7 @@ def _processor(worker_process: psutil.Process) -> float:
 
 
 def main() -> None:
+    """Measure all cases, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--docs", action="store_true", help="put the table into docs/performance.md")

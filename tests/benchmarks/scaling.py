@@ -16,14 +16,14 @@ from matplotlib.axes import Axes
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
+from tests.benchmarks.gaussian_kernels import KernelBenchmark as GaussianBenchmark
 from tests.benchmarks.gaussian_scene import scene as gaussian_scene
-from tests.benchmarks.gaussians import KernelBenchmark as GaussianBenchmark
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.meshes.kernels import built, distance_rate
 from tests.benchmarks.meshes.scene import points, torus
 from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene as sphere_scene
-from tests.benchmarks.spheres import KernelBenchmark as SphereBenchmark
+from tests.benchmarks.sphere_kernels import KernelBenchmark as SphereBenchmark
 
 ENGINES = ("gaussians", "spheres, compat", "spheres, exact")
 OPS = ("forward", "backward")
@@ -55,6 +55,7 @@ class Series:
 
 
 def main() -> None:
+    """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE} and draw {PICTURE}")
     arguments = parser.parse_args()
@@ -117,7 +118,10 @@ def _threads(cores: int, rows: list[Measured]) -> list[Series]:
 def _tables(threads: Sequence[Series], grown: dict[str, list[Series]]) -> str:
     counts = threads[0].values
     heads = " | ".join("1 thread, ms" if count == 1 else f"{count} threads, ms" for count in counts)
-    lines = [f"| {COUNT:,} primitives, {SIDE}² | {heads} | speedup |", "|---" * (len(counts) + 2) + "|"]
+    lines = [
+        f"| {COUNT:,} primitives, {SIDE}² | {heads} | speedup |",
+        "|---" * (len(counts) + 2) + "|",
+    ]
     for one in threads:
         cells = " | ".join(f"{time:.1f}" for time in one.times)
         speedups = ", ".join(f"{one.times[0] / time:.2f}" for time in one.times[1:])

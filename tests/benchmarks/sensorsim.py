@@ -102,6 +102,7 @@ def scan(device: int, step: int) -> Any:
 
 
 def kinds() -> Iterator[tuple[str, int, str, Callable[[int], Any]]]:
+    """The measured calls: name, frames of a call, method, and a function from a step to the request."""
     for width, height in SIZES:
         for cameras in CAMERAS:
             yield f"{width}x{height}", cameras, "batch_render_rgb", partial(batch, width, height, cameras)
@@ -123,7 +124,10 @@ def check(reply: Any) -> None:
 
 
 def measured(
-    process: WorkerProcess, kind: tuple[str, int, str, Callable[[int], Any]], rollouts: int, seconds: float
+    process: WorkerProcess,
+    kind: tuple[str, int, str, Callable[[int], Any]],
+    rollouts: int,
+    seconds: float,
 ) -> Row:
     """Measures calls for some time, from several rollouts at once."""
     sensor, frames, method, request_at = kind
@@ -161,6 +165,7 @@ def rows(device: str, count: int, rollouts: int, seconds: float) -> Iterator[Row
 
 
 def main() -> None:
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", nargs="*", default=["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])])
     parser.add_argument("--gaussians", type=int, default=50_000)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -27,23 +32,60 @@ def _raw(scene: Gaussians) -> dict[str, torch.Tensor]:
 class WithRemoteGradients:
     """Parameters, loss and optimiser of torch in this process; images and gradients from a worker."""
 
-    def __init__(self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> None:
-        self._client, self._camera = client, camera
+    def __init__(
+        self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client, loss: Loss | None = None
+    ) -> None:
+        """The default of `loss` is L1 and D-SSIM."""
+        # Seconds of the parts of all steps.
+        self.parts: Counter[str] = Counter()
+        self._client, self._loss = client, loss or Loss()
+        vars(client)["_rendered"] = self._rendered(client._rendered)
+        self._camera = camera
         self._target_image = torch.tensor(photograph)[None] / 255
         self._raw = {name: value.requires_grad_() for name, value in _raw(scene).items()}
         groups = [{"params": [self._raw[name]], "lr": rate} for name, rate in RATES.items()]
         self._optimizer = torch.optim.Adam(groups, eps=1e-15, fused=True)
 
     def step(self) -> None:
+        """Makes one step."""
         raw, view, lens = self._raw, self._camera.view_matrix, self._camera.K
+        start = time.perf_counter()
         picture = render_gaussians(
             raw["means"], raw["quats"], raw["scales"].exp(), raw["opacities"].sigmoid(), raw["sh"],
             torch.tensor(view)[None], torch.tensor(lens)[None], width=self._camera.width, height=self._camera.height,
             sh_degree=3, outputs=("color",), client=self._client,
         ).color  # fmt: skip
         self._optimizer.zero_grad()
-        torch.autograd.backward(loss_of(Loss(), picture, self._target_image))
+        torch.autograd.backward(loss_of(self._loss, picture, self._target_image))
+        stepped = time.perf_counter()
         self._optimizer.step()
+        end = time.perf_counter()
+        self.parts += Counter(step=end - start, optimizer=end - stepped)  # type: ignore[call-overload]
+
+    def _rendered(self, render: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps rendering to record the parts of each call and of its backward pass."""
+
+        def rendered(*arguments: Any) -> Any:
+            frame = self._noted(("parameters_up", "render", "image_down"), lambda: render(*arguments))
+            backward = frame.backward
+            names = "gradient_up", "backward", "gradients_down"
+            vars(frame)["backward"] = lambda **options: self._noted(names, lambda: backward(**options))
+            return frame
+
+        return rendered
+
+    def _noted(self, names: tuple[str, str, str], call: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = call()
+        timings, seconds = result.timings, time.perf_counter() - start
+        stages = Counter(timings.stages)
+        # A request in shared memory is written before it is sent.
+        up = 1e3 * seconds - timings.round_trip_ms + stages["decode"] + stages["upload"]
+        down = stages["download"] + stages["encode"]
+        for name, milliseconds in zip(names, (up, timings.kernel_ms, down), strict=True):
+            self.parts[name] += 1e-3 * milliseconds  # type: ignore[assignment]
+        self.parts["calls"] += seconds  # type: ignore[assignment]
+        return result
 
 
 class InProcess:
@@ -62,6 +104,7 @@ class InProcess:
         self._number = 0
 
     def step(self) -> None:
+        """Makes one step."""
         self._number += 1
         scene = kernels.Gaussians(**self._value)
         forward = kernels.forward(scene, [self._camera], kernels.Settings(), outputs=("color",), retain=True)

@@ -75,6 +75,7 @@ def image_loss(width: int, height: int) -> tuple[Operation, Operation]:
 
 
 def main() -> None:
+    """Measures all kernels."""
     cases = {(f"{count}", "adam"): adam(count, whole=False) for count in COUNTS}
     cases |= {(f"{count}", "adam, activated, summed up"): adam(count, whole=True) for count in COUNTS}
     cases |= {(f"{width}x{height}", "image loss"): image_loss(width, height) for width, height in SIZES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.benchmarks.scale_out.model import KEPT_SCENES, affinity, limits, training
-from tests.benchmarks.scale_out.simulation import Memory, Queue, Stage, owners, steps_per_second
+from tests.benchmarks.scale_out.simulation import Memory, Queue, Stage, measured_machine, owners, steps_per_second
 from tests.benchmarks.scale_out.workloads import WORKLOADS, Cluster, Workload
 
 BY_NAME = {work.name: work for work in WORKLOADS}
@@ -60,3 +60,11 @@ def test_affinity_saves_what_would_be_sent_again() -> None:
     assert sent_anyhow == pytest.approx(0.75 * 236, rel=0.15)
     # If every worker has room for all scenes, each scene is sent to each worker once.
     assert affinity(8, 8, "at random", 40)[1] < 0.05 * 236
+
+
+def test_workers_on_one_machine_share_its_cores() -> None:
+    # Enough cores: the worker itself is the limit.
+    assert measured_machine(1, 0.01, 0.0, callers=8, cores=8) == pytest.approx(100, rel=0.02)
+    # Two cores for 12 ms of work, however many workers there are.
+    for workers in (2, 4):
+        assert measured_machine(workers, 0.01, 0.002, callers=8, cores=2) == pytest.approx(2 / 0.012, rel=0.1)

@@ -31,6 +31,7 @@ _COMMAND = ("sh", "-c", 'mkdir -p build/bench && exec "$0" serve "$@" 2> build/b
 
 
 def main() -> None:
+    """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE}")
     arguments = parser.parse_args()

@@ -19,10 +19,19 @@ GRADIENT_BYTES = GAUSSIANS * 59 * 4
 
 @dataclass(frozen=True)
 class Case:
+    """A call to measure.
+
+    Attributes:
+        name: its payload.
+        direction: "down" or "up", as for its reference; "unary" for a small call.
+        payload_bytes: the size of the measured payload.
+        call: makes it; returns its milliseconds without the kernels.
+    """
+
     name: str
-    direction: str  # "down" or "up", as for its reference; "unary" for a small call.
-    payload_bytes: int  # The size of the measured payload.
-    call: Callable[[], float]  # Makes the call; returns its milliseconds without the kernels.
+    direction: str
+    payload_bytes: int
+    call: Callable[[], float]
 
 
 def image_cases(client: Client) -> list[Case]:

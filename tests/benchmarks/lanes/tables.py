@@ -10,22 +10,37 @@ from tests.benchmarks.lanes.formats import FormatRow
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the results; milliseconds."""
+    """A row of the results; milliseconds.
 
-    lane: str  # "stream" or "shared".
+    Attributes:
+        lane: "stream" or "shared".
+        case: the payload.
+        direction: "down", "up" or "unary".
+        payload_bytes: the size of the payload.
+        median_ms: the call, without its kernels.
+        p99_ms: its 99th percentile.
+        reference_ms: median of the bare copy, or of the bare call.
+        reference_p99_ms: its 99th percentile.
+        stream_ms: median of the bare gRPC stream; 0 for a small call.
+        ratio: the reference's median over the call's.
+        runs: of each.
+    """
+
+    lane: str
     case: str
-    direction: str  # "down", "up" or "unary".
+    direction: str
     payload_bytes: int
-    median_ms: float  # The call, without its kernels.
+    median_ms: float
     p99_ms: float
-    reference_ms: float  # Median of the bare copy, or of the bare call.
+    reference_ms: float
     reference_p99_ms: float
-    stream_ms: float  # Median of the bare gRPC stream; 0 for a small call.
-    ratio: float  # The reference's median over the call's.
+    stream_ms: float
+    ratio: float
     runs: int
 
 
 def tables(rows: Sequence[Row], formats: Sequence[FormatRow]) -> str:
+    """All tables as Markdown."""
     large, small = ([row for row in rows if (row.direction == "unary") == is_small] for is_small in (False, True))
     lines = [
         "| lane | payload | MB | ms | of a bare socket's rate | of a bare gRPC stream's |",

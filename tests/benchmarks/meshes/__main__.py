@@ -21,6 +21,7 @@ KINDS = ("near", "box")
 
 
 def main() -> None:
+    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-peers", action="store_true", help="without Open3D and libigl")
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
@@ -69,7 +70,11 @@ def _shown(row: Rate, per_second: float) -> str:
 def _cells(row: Rate) -> tuple[str, str, str]:
     peers = ", ".join(f"{peer} {_shown(row, reached)}" for peer, reached in row.peer.items())
     faster = f"{row.per_second / max(row.peer.values()):.1f}x" if row.peer else ""
-    return (f"{_shown(row, row.per_second)} ({_shown(row, row.best_per_second)})", peers, faster)
+    return (
+        f"{_shown(row, row.per_second)} ({_shown(row, row.best_per_second)})",
+        peers,
+        faster,
+    )
 
 
 def _line(row: Rate) -> str:
@@ -78,7 +83,10 @@ def _line(row: Rate) -> str:
 
 
 def _table(rates: list[Rate], head: str) -> str:
-    rows = ["| mesh, points | what | median (best) | peers | faster than the best peer |", "|---|---|---|---|---|"]
+    rows = [
+        "| mesh, points | what | median (best) | peers | faster than the best peer |",
+        "|---|---|---|---|---|",
+    ]
     rows += [f"| {row.case} | {row.op.replace('_', ' ')} | {' | '.join(_cells(row))} |" for row in rates]
     note = (
         f"{head}. 100,000 points in random order; signed distance, gradient, closest point and face. "

@@ -19,6 +19,8 @@ from tests.benchmarks.meshes.scene import SPHERES, MeshScene
 
 @dataclass(frozen=True)
 class Rate:
+    """A row of the results."""
+
     case: str
     op: str
     per_second: float
@@ -40,6 +42,7 @@ def rate(case: str, op: str, count: int, call: Callable[[], object], *, seconds:
 
 
 def built(scene: MeshScene) -> Mesh:
+    """The mesh of a scene."""
     return Mesh.build(torch.from_numpy(scene.vertices), torch.from_numpy(scene.faces))
 
 

@@ -24,14 +24,24 @@ PAGE = Path("docs/performance.md")
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the results.
+
+    Attributes:
+        fault: what happened.
+        median_s, max_s: from the fault to the first good reply.
+        failed: the largest number of calls that failed with an error that the client does not repeat.
+        runs: how often it happened.
+    """
+
     fault: str
-    median_s: float  # Seconds from the fault to the first good reply.
+    median_s: float
     max_s: float
-    failed: int  # The largest number of calls that failed with an error that the client does not repeat.
+    failed: int
     runs: int
 
 
 def main() -> None:
+    """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each fault (default: 5)")
     parser.add_argument("--only", default="", help="faults whose name contains this")

@@ -16,31 +16,47 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Incident:
-    """A fault that can be repeated."""
+    """A fault that can be repeated.
 
-    ready: Callable[[], None]  # Waits until everything is as before any fault.
-    strike: Callable[[], None]  # Makes the fault happen, at once.
-    call: Callable[[], None]  # Makes a call, and raises an AssertionError if the reply is wrong.
-    prepare: Callable[[], None] = lambda: None  # Steps just before the fault.
-    # True once what the fault struck is back or replaced; calls go on until then.
+    Attributes:
+        ready: waits until everything is as before any fault.
+        strike: makes the fault happen, at once.
+        call: makes a call, and raises an AssertionError if the reply is wrong.
+        prepare: what must be done just before the fault.
+        is_over: whether what the fault struck is back or replaced; calls go on until then.
+    """
+
+    ready: Callable[[], None]
+    strike: Callable[[], None]
+    call: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
     is_over: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
 class Case:
-    """An incident with the workers that it needs."""
+    """An incident with the workers that it needs.
+
+    Attributes:
+        fault: what happens, in words.
+        stage: starts workers, proxies and clients, and ends them.
+    """
 
     fault: str
-    stage: Callable[[], AbstractContextManager[Incident]]  # Starts workers, proxies and clients, and ends them.
+    stage: Callable[[], AbstractContextManager[Incident]]
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """The outcome of one incident."""
+    """The outcome of one incident.
 
-    # Longest time of a call that went on meanwhile; otherwise the time from the fault to the first good reply.
+    Attributes:
+        seconds: from the fault to the first good reply; or the longest that a call took, if calls go on meanwhile.
+        failed: calls that failed before it, which the client does not repeat by itself.
+    """
+
     seconds: float
-    failed: int  # Calls that failed before it, which the client does not repeat by itself.
+    failed: int
 
 
 def recover(incident: Incident) -> Recovery:

@@ -21,7 +21,11 @@ _QUEUE = 2
 
 @contextmanager
 def _broken(end: End) -> Iterator[Incident]:
-    with worker("--device", "cpu") as process, FaultProxy(process.target) as proxy, Client(proxy.target) as client:
+    with (
+        worker("--device", "cpu") as process,
+        FaultProxy(process.target) as proxy,
+        Client(proxy.target) as client,
+    ):
         yield Incident(proxy.heal, lambda: proxy.end_all(end), renders(client))
 
 

@@ -12,6 +12,7 @@ from tests.benchmarks.roofline.device import DEVICES, Need, print_needs, seconds
 
 
 def main() -> None:
+    """Count and print the tables."""
     work = gaussians.count(scene(gaussians.COUNT, gaussians.WIDTH, gaussians.HEIGHT))
     print(f"{gaussians.COUNT} Gaussians at {gaussians.WIDTH}x{gaussians.HEIGHT}, of which {work.visible} are seen")
     print(f"{work.pairs / 1e6:.1f} M pairs with tiles, {work.fetched / 1e6:.1f} M with halves of tiles are fetched")

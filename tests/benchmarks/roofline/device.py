@@ -42,6 +42,7 @@ def print_needs(title: str, needs: dict[str, Need]) -> None:
 
 
 def seconds(needs: dict[str, Need], stages: tuple[str, ...], device: Device) -> float:
+    """The least time of stages that run one after another."""
     return sum(needs[stage].seconds(device) for stage in stages)
 
 

@@ -29,6 +29,8 @@ KEPT = 16
 
 @dataclass
 class Work:
+    """Counts for one view."""
+
     gaussians: int
     visible: int
     pixels: int
@@ -52,7 +54,8 @@ def needs(work: Work) -> dict[str, Need]:
         "sort": Need(n * (4 + 4 + 4 * 16)),
         "bin": Need(n * 5 * 4 + seen * 32 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * LIST),
         "blend": Need(
-            records + pixels * 24, work.fetched / GROUP * LOAD + work.visits * BLEND + work.blocks * BLEND_BLOCK
+            records + pixels * 24,
+            work.fetched / GROUP * LOAD + work.visits * BLEND + work.blocks * BLEND_BLOCK,
         ),
         "blend_backward": Need(
             records + work.pairs * 2 * ROW + work.segments * 2 * KEPT * TILE**2 + pixels * 20 + n * ROW,

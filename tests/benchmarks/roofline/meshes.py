@@ -42,10 +42,12 @@ class Tree:
 
     @property
     def leaves(self) -> int:
+        """Number of leaves."""
         return len(self.triangles)
 
     @property
     def nodes(self) -> int:
+        """Number of nodes of all levels."""
         return sum(len(low) for low, _ in self.levels)
 
     def visits(self, point: Doubles) -> tuple[int, int]:

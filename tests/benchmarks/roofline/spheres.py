@@ -25,6 +25,8 @@ SPHERE, RECORD, RECTANGLE, ROW = 28, 64, 8, 32
 
 @dataclass
 class Work:
+    """Counts for one view."""
+
     pairs: float  # Pairs of tiles and spheres.
     fetched: float  # Pairs before their tile has ended.
     visits: float  # Visits of warps at spheres.

@@ -1,1 +1,1 @@
-"""The throughput of a cluster, by calculation and by simulation."""
+"""One, two and four workers with networks of their own: their throughput, and what clients see of faults."""

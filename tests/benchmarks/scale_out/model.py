@@ -161,6 +161,7 @@ def _short(value: float) -> str:
 
 
 def main() -> None:
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put them into {PAGE}")
     text = tables()

@@ -98,3 +98,28 @@ def owners(scenes: int, workers: int) -> tuple[int, ...]:
     names = [f"worker-{number}:50051" for number in range(workers)]
     numbers = {name: number for number, name in enumerate(names)}
     return tuple(numbers[ranked(f"scene-{scene}", names)[0]] for scene in range(scenes))
+
+
+def measured_machine(workers: int, worker_s: float, client_s: float, callers: int, cores: int) -> float:
+    """Calls per second of workers of one thread, and a client, that share the cores of one machine.
+
+    Args:
+        workers: how many.
+        worker_s: a processor's time for a call, in its worker.
+        client_s: the client's processor time for a call; it is one process and runs Python in one thread at a time.
+        callers: each asks again when it has its reply; they have a scene each.
+        cores: of the machine.
+    """
+    processors, client = Queue("processors", cores), Queue("client")
+    processes = [Queue(f"worker {number}") for number in range(workers)]
+    where = owners(callers, workers)
+
+    def next_call(who: int) -> list[Stage]:
+        # A call occupies its process and a core at the same time.
+        process = processes[where[who]]
+        return [
+            Stage(((client, client_s), (processors, client_s))),
+            Stage(((process, worker_s), (processors, worker_s))),
+        ]
+
+    return steps_per_second(callers, next_call, 400)[0]

@@ -11,10 +11,17 @@ PICTURE_BYTES = 1920 * 1080 * 3 * 4
 
 @dataclass(frozen=True)
 class Workload:
-    """A call, or a step."""
+    """A call, or a step.
+
+    Attributes:
+        name: its name in the tables.
+        up_bytes: sent from the client to the worker.
+        down_bytes: sent from the worker to the client.
+        device_s: time of the worker's device.
+    """
 
     name: str
-    up_bytes: float  # Bytes from the client to the worker.
+    up_bytes: float
     down_bytes: float
     device_s: float
 
@@ -26,13 +33,21 @@ class Workload:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines with workers, one for each GPU, and as many machines with trainers."""
+    """Machines with workers, one for each GPU, and as many machines with trainers.
 
-    per_machine: int = 8  # GPUs of a machine, and trainers of one.
-    worker_link: float = 100e9 / 8  # Bytes per second of a machine with workers, each way.
-    trainer_link: float = 25e9 / 8  # Bytes per second of a machine with trainers, each way.
-    process: float = 1.05e9  # Bytes per second that one process in Python sends or receives as a stream of gRPC.
-    trip_s: float = 1e-3  # There and back, without payload, with what a small call takes.
+    Attributes:
+        per_machine: GPUs of a machine, and trainers of one.
+        worker_link: bytes per second of a machine with workers, each way.
+        trainer_link: bytes per second of a machine with trainers, each way.
+        process: bytes per second that one process in Python sends or receives as a stream of gRPC.
+        trip_s: there and back, without payload, with what a small call takes.
+    """
+
+    per_machine: int = 8
+    worker_link: float = 100e9 / 8
+    trainer_link: float = 25e9 / 8
+    process: float = 1.05e9
+    trip_s: float = 1e-3
 
 
 # Bytes of the first two as measured at 1080p (docs/performance.md); of remote gradients for 1M Gaussians the parameters

@@ -16,6 +16,7 @@ from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks import client_calls
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
+from tests.benchmarks.service import jpeg_files
 from tests.benchmarks.service.cases import IMAGES_BY_LANE, Cases
 from tests.benchmarks.service.gil_meter import GilMeter, Unknown
 from tests.benchmarks.service.rounds import compare, p50_ratio
@@ -27,6 +28,7 @@ PAGE = Path("docs/performance.md")
 
 
 def main() -> None:
+    """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21, help="of each case (default: 21)")
     parser.add_argument("--calls", type=int, default=40, help="small ones of a client in a round (default: 40)")
@@ -45,7 +47,7 @@ def main() -> None:
         cases.close()
     with closing(client_calls.rows(arguments.rounds)) as calls:
         client = next(calls)
-    reached = goals(rows, client, levels)
+    reached = goals(rows, client, levels, jpeg_files.gil_share(meter, arguments.calls // 8 + 1) if meter else None)
     text = f"{_machine()}\n\n{tables(rows, client, reached)}"
     print(text)
     write([*rows, client, *reached], arguments.results)

@@ -42,12 +42,22 @@ _LANE_REPLY_BYTES = 250
 
 @dataclass(frozen=True)
 class Case:
+    """Calls to compare.
+
+    Attributes:
+        name: what is called.
+        clients: processes that call at the same time.
+        calls: calls of each process in one round.
+        ours: how the worker is called.
+        bare: how the bare server is called.
+        goals: the least ratio of rates, and the largest ones of other figures.
+    """
+
     name: str
-    clients: int  # Processes that call at the same time.
-    calls: int  # Calls of each process in one round.
+    clients: int
+    calls: int
     ours: Way
     bare: Way
-    # The least ratio of rates, and the largest ones of other figures.
     goals: Mapping[str, float] = field(default_factory=dict)
 
 

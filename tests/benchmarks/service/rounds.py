@@ -14,13 +14,21 @@ from tests.benchmarks.service.servers import Servers
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures per call of one server; medians of the rounds."""
+    """Figures per call of one server; medians of the rounds.
 
-    rate: float  # Calls per second of all clients together.
+    Attributes:
+        rate: calls per second of all clients together.
+        p50_ms: from request to reply.
+        processor_us: of the server's process.
+        gil_us: processor time with the GIL; None if unknown.
+        takes: how often the GIL was taken; None if unknown.
+    """
+
+    rate: float
     p50_ms: float
-    processor_us: float  # The server process's.
-    gil_us: float | None  # Processor time with the GIL; None if unknown.
-    takes: float | None  # Acquisitions of the GIL; None if unknown.
+    processor_us: float
+    gil_us: float | None
+    takes: float | None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,19 @@ _NAMES = {"rate": "rate", "p50_ms": "p50", "processor_us": "processor time", "gi
 
 @dataclass(frozen=True)
 class Goal:
+    """A goal.
+
+    Attributes:
+        what: what is measured.
+        measured: the figure.
+        goal: the least or the largest good figure.
+        at_least: whether `goal` is the least.
+    """
+
     what: str
     measured: float
-    goal: float  # The least or the largest good figure.
-    at_least: bool = False  # True if `goal` is the least good figure.
+    goal: float
+    at_least: bool = False
 
     @property
     def is_met(self) -> bool:
@@ -24,7 +33,7 @@ class Goal:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
 
-def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None) -> list[Goal]:
+def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None, jpeg_share: float | None) -> list[Goal]:
     """All goals; those of the GIL, and of `levels` to floats, only where they were measured."""
     found = [
         Goal(f"{row.case}: {_NAMES[name]}", measured, goal, at_least=name == "rate")
@@ -34,10 +43,13 @@ def goals(rows: Sequence[Row], client: client_calls.Row, levels: float | None) -
     ]
     if levels is not None:
         found.append(Goal("1920x1080, lane: p50 of uint8 to that of float32", levels, 1.0))
+    if jpeg_share is not None:
+        found.append(Goal("part of the time of a JPEG file that has the GIL", jpeg_share, 0.1))
     return [*found, Goal("`Client.render`: our own code, us", client.own_us, 150)]
 
 
 def tables(rows: Sequence[Row], client: client_calls.Row, reached: Sequence[Goal]) -> str:
+    """All tables as Markdown."""
     lines = [
         "| calls | per second | p50, ms | processor, us | with the GIL, us | acquisitions of the GIL |",
         "|---|---|---|---|---|---|",

@@ -58,7 +58,7 @@ def metered(folder: Path, *, turned_on: bool) -> tuple[Spent, float]:
 def test_the_meter_counts_the_processor_time_with_the_gil(tmp_path: Path) -> None:
     spent, alone = metered(tmp_path, turned_on=True)
     assert spent.takes > 10
-    # On a busy machine threads wait for the GIL more often, and take time without it for that.
+    # Threads wait for the GIL more often on a busy machine, and take time without it for that.
     assert 0.09e9 < spent.held < 0.13e9
     assert abs(spent.processor - spent.held - alone * 1e9) < 0.03e9
 

@@ -281,7 +281,7 @@ def test_a_cancelled_task_cancels_the_batch(worker_process: WorkerProcess) -> No
             with suppress(asyncio.CancelledError):
                 await task
 
-    # On a busy machine, a batch may be over before it is cancelled.
+    # A batch may be over before it is cancelled on a busy machine.
     for _ in range(40):
         asyncio.run(ask())
         wait_for(worker_process, "lumigrad_calls_in_progress", 0)

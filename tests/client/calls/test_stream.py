@@ -257,7 +257,7 @@ def test_a_worker_that_hangs_makes_frames_late(worker_process: WorkerProcess) ->
         with client.stream(handle, timeout_s=4.0, **SETTINGS) as stream:
 
             def receive_frame() -> None:
-                # On a busy machine, some frames are late in any case.
+                # Some frames are late on a busy machine in any case.
                 for _ in range(40):
                     with contextlib.suppress(DeadlineExceeded):
                         stream.send(orbit(1)[0])

@@ -216,7 +216,7 @@ def killed_and_resumed(capture: Path, scene: Path, seconds: int, target: str) ->
 def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
     capture: Path, tmp_path: Path, running: WorkerProcess
 ):
-    # On a busy machine the kill may come when the fit is nearly or quite over, and a fit ends early by as much time as
+    # The kill may come when the fit is nearly or quite over on a busy machine, and a fit ends early by as much time as
     # its last preview but one took.
     for seconds in (4, 16, 64):
         scene = tmp_path / f"scene{seconds}.ply"

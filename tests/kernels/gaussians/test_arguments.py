@@ -86,7 +86,7 @@ def test_spoiled_tensor_is_named(name: str) -> None:
 
 
 INRIA = Settings(semantics="inria_exact")
-# What is named, a call, and words of the error.
+# Refused calls: the argument that is named, the call, and words of the error.
 CALLS: dict[str, tuple[str, Callable[[], object], tuple[str, ...]]] = {
     "no cameras": ("cameras", lambda: render(cameras=[]), ("none",)),
     "cameras of two sizes": ("cameras", lambda: render(cameras=[view(16, 12), view(12, 16)]), ("16", "12")),

@@ -20,7 +20,7 @@ def two_devices() -> World:
     return World([Instance(tetrahedron()), Instance(grid)])
 
 
-# What is named, a call, and words of the error.
+# Refused calls: the argument that is named, the call, and words of the error.
 REFUSED: dict[str, tuple[str, Callable[[], object], tuple[str, ...]]] = {
     "flat vertices": ("vertices", lambda: tetrahedron(vertices=torch.rand(12)), ("[V, 3]", "12")),
     "no tensor": ("vertices", lambda: tetrahedron(vertices=VERTICES.tolist()), ("list",)),

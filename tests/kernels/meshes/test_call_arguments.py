@@ -32,7 +32,7 @@ def numbers(*environments: int, **options: Any) -> Tensor:
     return torch.tensor(environments, dtype=torch.int32, **options)
 
 
-# What is named, a call, and words of the error.
+# Refused calls: the argument that is named, the call, and words of the error.
 CALLS: dict[str, tuple[str, Callable[[], object], tuple[str, ...]]] = {
     "spheres as a list": ("spheres", lambda: query(spheres=spheres().tolist()), ("[B, H, S, 4]", "list")),
     "spheres of one trajectory": ("spheres", lambda: query(spheres=spheres()[0]), ("[B, H, S, 4]", "3, 5, 4")),

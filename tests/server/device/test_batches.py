@@ -199,7 +199,7 @@ class Together:
         self.fails: dict[Any, Exception] = {}
         self.begun, self.go = threading.Event(), threading.Event()
         self.go.set()
-        # Many times, so that most take hardly any time even on a busy machine.
+        # Most of so many take hardly any time even on a busy machine.
         for _ in range(16):
             self.ask(0).wait()
         self.sizes.clear()

@@ -46,7 +46,7 @@ def test_a_kernel_that_claims_more_time_than_there_was_stays_behind_what_came_be
     times = StageTimes(is_traced=True)
     with times.stage("upload"):
         pass
-    # Long enough for the steps of a clock that has run for months.
+    # The time exceeds the steps of a clock that has run for months.
     time.sleep(0.001)
     times.add_kernel({"sort": 2000.0, "blend": 6000.0})
     assert times.spans is not None

@@ -55,7 +55,7 @@ def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
 
 def has_taken(taken: socket.socket, port: int) -> bool:
     """Whether a socket could take a port of this machine."""
-    # As workers do it, which take a port whose former connections linger.
+    # Workers do so, too: they take a port whose former connections linger.
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.suppress(OSError):
         taken.bind(("127.0.0.1", port))

@@ -18,7 +18,7 @@ from support.backends import emulation
 
 # The environment variable that holds the path of a library that stands in for nvJPEG.
 NVJPEG = "LUMIGRAD_TEST_NVJPEG"
-# Longer than any thread of a test stands still.
+# No thread of a test stands still for this time, in seconds.
 _SECONDS = 100.0
 # The bytes of a target before the copy, which nobody may rely on.
 _UNDEFINED = 0xFF

@@ -20,6 +20,7 @@ from lumigrad.client.transport.retry import Attempts
 from lumigrad.client.workers.attempts import RoutedAttempts
 from support.fault_proxy import FaultProxy
 from support.ports import reserved_port
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 SETTINGS = {"gamma": 0.1, "max_depth": 8.0}
@@ -101,11 +102,14 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
         assert first.metric("lumigrad_scenes") == second.metric("lumigrad_scenes") == 1
 
 
-def test_calls_wait_for_a_worker_that_is_being_restarted():
+def test_calls_wait_for_a_worker_that_is_being_restarted(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "lumigrad")
     with reserved_port() as port, Client(f"127.0.0.1:{port}", retry_s=150, timeout_s=200) as client:
         frames = []
         caller = threading.Thread(target=lambda: frames.append(client.render(cloud(), orbit(1)[0], **SETTINGS)))
         caller.start()
+        # A call that ends its workers would be given up after fewer attempts.
+        wait_until(lambda: caplog.text.count("a call is repeated in") > 3 or not caller.is_alive())
         with worker("--device", "cpu", port=port):
             caller.join(200)
     assert len(frames) == 1

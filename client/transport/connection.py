@@ -129,12 +129,12 @@ class Connection:
         with _Rpc(self, call, by_stream=True):
             return self._reply(method, request, self._left_s(call), call, self._metadata + call.metadata)
 
-    def tell(self, method: Any, request: Message, affinity: str) -> None:
+    def tell(self, method: Any, request: Message, affinity: str, timeout_s: float = _TELL_S) -> None:
         """Sends one message, ignoring errors."""
         routing = ((AFFINITY_METADATA, affinity),) if affinity else ()
         # gRPC raises a ValueError if the channel is closed.
         with suppress(grpc.RpcError, ValueError):
-            method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
+            method(request, timeout=timeout_s, metadata=(*self._metadata, *routing))
 
     def open_stream(self, method: Any, requests: Iterator[Any], call: Call) -> Any:
         """Opens a bidirectional RPC, which lasts until it breaks or is cancelled; returns gRPC's call."""
@@ -263,7 +263,8 @@ class Connection:
         except LaneLost:
             # No result will own the forward state of this reply.
             if state := getattr(header, "context_id", ""):
-                self.tell(self.render.Release, render_pb2.ReleaseRequest(context_id=state), call.affinity)
+                release, left_s = render_pb2.ReleaseRequest(context_id=state), min(_TELL_S, self._left_s(call))
+                self.tell(self.render.Release, release, call.affinity, left_s)
             raise
         if call.trace is not UNTRACED:
             call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)

@@ -114,12 +114,15 @@ class FaultProxy:
         self._worker = _address(worker)
         self.end_all()
 
-    def end_all(self, end: End = End.RESET) -> None:
-        """End every connection that is open; the next ones are not affected."""
+    def end_all(self, end: End = End.RESET, *, heal: bool = False) -> None:
+        """End every connection that is open; with `heal` the next ones have no faults."""
 
         def work() -> None:
             for connection in list(self._connections):
                 connection.end(end)
+            # Removed before, a fault would no longer apply to what the connections still carry.
+            if heal:
+                self.heal()
             done.set()
 
         done = threading.Event()

@@ -65,8 +65,7 @@ def without_first_reply(
     if lose is not None:
         lose()
     process.wait_for_log(text, count=before + 1)
-    proxy.down.heal()
-    proxy.end_all()
+    proxy.end_all(heal=True)
     caller.join(150)
     assert len(returned) == 1
     return returned[0]
@@ -143,14 +142,15 @@ def test_an_update_whose_worker_is_lost_with_the_reply_is_made_on_another() -> N
         if homes_before == [other_proxy.target]:
             home, proxy = other, other_proxy
 
-        def lose() -> None:
+        def update() -> Any:
             proxy.down.dropped = True
+            return client.update(first, colors=colors)
+
+        def lose() -> None:
             home.wait_for_log("method=SceneService.Update code=OK")
             end(home)
 
-        second = without_first_reply(
-            home, proxy, "SceneService.Update", lambda: client.update(first, colors=colors), lose
-        )
+        second = without_first_reply(home, proxy, "SceneService.Update", update, lose)
         assert homes(client, [second]) != homes_before
         expected = client.render(second.scene, CAMERA, max_depth=10).color
         assert np.array_equal(client.render(second, CAMERA, max_depth=10).color, expected)

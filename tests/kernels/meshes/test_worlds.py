@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.meshes import OUTPUTS, Cuboid, Instance, Mesh, Settings, World, backward, evaluate
+from lumigrad.kernels.meshes import COSTS, OUTPUTS, Cuboid, Instance, Mesh, Settings, World, backward, evaluate
 from lumigrad.kernels.meshes.engine import engine_for
 from support.meshes import shapes as mesh_shapes
 from support.meshes.case import MeshShape
@@ -41,12 +42,34 @@ def kinds() -> World:
 def test_spheres_that_are_off_are_near_nothing() -> None:
     world, spheres = kinds(), cloud()
     spheres[0, 0, :10, 3] = -0.01
-    spheres[0, 1, :10, 0] = float("nan")
-    found = evaluate(spheres, world, Settings(activation_distance=5.0), outputs=OUTPUTS, checked=True).outputs
+    found = evaluate(spheres, world, Settings(activation_distance=5.0), outputs=OUTPUTS).outputs
     for name, value in (("cost", 0.0), ("distance", float("inf")), ("instance", -1), ("face", -1), ("normal", 0.0)):
-        assert (found[name][0, :, :10] == value).all(), name
+        assert (found[name][0, 0, :10] == value).all(), name
         assert not (found[name][1] == value).all(), name
-    assert (found["gradient"][0, :, :10] == 0.0).all()
+    assert (found["gradient"][0, 0, :10] == 0.0).all()
+
+
+# More than 512 spheres are sorted along a curve first.
+@pytest.mark.parametrize("count", [40, 400])
+@pytest.mark.parametrize("semantics", ["exact", "curobo"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30], ids=str)
+def test_checked_spheres_that_are_not_finite_are_off(value: float, semantics: str, count: int) -> None:
+    world, spheres = kinds(), cloud((3, 3, count))
+    settings = Settings(semantics, activation_distance=0.3, max_distance=5.0, sweep=True)
+    bad = torch.zeros(3, 3, count, dtype=torch.bool)
+    bad[0, 0, :10] = bad[1, 1, 20:24] = True
+    rows = bad.flatten().nonzero()[:, 0]
+    spheres.view(-1, 4)[rows, torch.arange(len(rows)) % 4] = value
+    found = evaluate(spheres, world, settings, outputs=COSTS, checked=True).outputs
+    assert (found["cost"][bad] == 0.0).all() and (found["gradient"][bad] == 0.0).all()
+    # Their neighbours in time are evaluated as the first and last steps of trajectories are.
+    alone = evaluate(spheres[1:2, :1], world, settings, outputs=COSTS).outputs
+    assert torch.equal(found["cost"][1, 0, 20:24], alone["cost"][0, 0, 20:24])
+    spheres[bad] = 0.1
+    expected = evaluate(spheres, world, settings, outputs=COSTS).outputs
+    beside = bad.any(1, keepdim=True).expand_as(bad)
+    for name in COSTS:
+        torch.testing.assert_close(found[name][~beside], expected[name][~beside], rtol=0, atol=1e-6)
 
 
 def test_shapes_are_shared() -> None:

@@ -4,7 +4,7 @@
 
 #include "common/cpu/radix_sort.h"
 #include "meshes/cpu/engine.h"
-#include "meshes/math/vector.h"
+#include "meshes/math/row.h"
 
 LG_BEGIN_ENGINE(meshes)
 
@@ -48,6 +48,8 @@ struct RowKey {
       extent = max(extent, box.high[k] - box.low[k]);
     }
     scale = 255.99f / extent;
+    // Rows that are off may be at infinity; then all rows keep their given order.
+    if (extent == INFINITY) origin[0] = origin[1] = origin[2] = 0.0f;
   }
   LG_INLINE uint32_t operator()(const float* p, int environment) const {
     uint32_t code = 0;
@@ -69,7 +71,7 @@ struct Order {
 inline Order order_as_given(const Spheres& spheres, uint64_t* rows) {
   int64_t count = 0;
   for (int64_t i = 0, all = row_count(spheres); i < all; ++i) {
-    if (spheres.rows[4 * i + 3] >= 0.0f) rows[count++] = static_cast<uint64_t>(i);
+    if (sphere_at(spheres.rows, i).on()) rows[count++] = static_cast<uint64_t>(i);
   }
   return {rows, count};
 }
@@ -95,9 +97,8 @@ inline Order order_rows(const Spheres& spheres, Workspace& w) {
     begin[p] = all * p / parts;
     uint64_t* to = rows + begin[p];
     for (int64_t i = begin[p]; i < all * (p + 1) / parts; ++i) {
-      const float* row = spheres.rows + 4 * i;
-      if (row[3] < 0.0f) continue;
-      *to++ = uint64_t{key(row, environment_of(spheres, i))} << 32 | static_cast<uint64_t>(i);
+      if (!sphere_at(spheres.rows, i).on()) continue;
+      *to++ = uint64_t{key(spheres.rows + 4 * i, environment_of(spheres, i))} << 32 | static_cast<uint64_t>(i);
     }
     length[p] = to - (rows + begin[p]);
   });

@@ -59,10 +59,10 @@ LG_INLINE QueryRow row_of(const Spheres& spheres, const Settings& settings, int6
   Sphere before = row.own, after = row.own;
   if (step > 0) before = sphere_at(spheres.rows, number - spheres.count);
   if (step + 1 < spheres.horizon) after = sphere_at(spheres.rows, number + spheres.count);
-  // cuRobo also sweeps to spheres that are off (spec section 6).
+  // cuRobo also sweeps to spheres of negative radius (spec section 6).
   const bool any = settings.mode != Mode::exact;
-  const bool has_before = step > 0 && (any || before.on());
-  const bool has_after = step + 1 < spheres.horizon && (any || after.on());
+  const bool has_before = step > 0 && (any ? before.finite() : before.on());
+  const bool has_after = step + 1 < spheres.horizon && (any ? after.finite() : after.on());
   if (has_before) row.before = before.centre;
   if (has_after) row.after = after.centre;
   if (settings.sweep) {

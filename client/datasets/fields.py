@@ -62,11 +62,15 @@ class Fields:
         self._values = values
 
     def __contains__(self, name: str) -> bool:
-        return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
+        return self.owns(name) or (self._fallback is not None and name in self._fallback)
+
+    def owns(self, name: str) -> bool:
+        """Whether this object itself has the field."""
+        return self._values.get(name) is not None
 
     def closest(self, *names: str) -> str | None:
         """Returns the first of these names that this object has itself, else the fallback's first; None without any."""
-        own = next((name for name in names if self._values.get(name) is not None), None)
+        own = next((name for name in names if self.owns(name)), None)
         return own if own or self._fallback is None else self._fallback.closest(*names)
 
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:

@@ -11,7 +11,7 @@ from lumigrad.client.base.cautions import warn_caller
 from lumigrad.client.datasets import calibration
 from lumigrad.client.datasets.fields import Fields, opengl_pose
 from lumigrad.client.datasets.files import Files, portable, unique_names
-from lumigrad.client.datasets.nerfstudio_lens import lens_of, say_ignored
+from lumigrad.client.datasets.nerfstudio_lens import SharedFocal, lens_of, say_ignored
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.formats.source import malformed, shortened
@@ -45,7 +45,7 @@ def read_transforms_json(
     files = [frame.file_name("file_path") for frame in frames]
     names = unique_names(files)
     beside, photographs = Files(path.parent), Files(images or path.parent)
-    views = []
+    views, shared = [], SharedFocal(top)
     for frame, name, file in zip(frames, names, files, strict=True):
         image = photographs.picture(file, moved=images is not None)
         mask = _mask(frame, beside)
@@ -53,6 +53,7 @@ def read_transforms_json(
             views.append(View(name, _sensor(frame), image, mask, file))
             continue
         lens = lens_of(frame, image)
+        shared.check(frame, lens)
         if why := lens.unrenderable:
             raise malformed(path, f"{frame.where}.camera_model: {why}")
         views.append(View(name, lens.camera(*_pose(frame, "transform_matrix"), sensors), image, mask, file))

@@ -56,6 +56,28 @@ def lens_of(frame: Fields, image: Path | None) -> Intrinsics:
     return Intrinsics(model, width, height, values)
 
 
+class SharedFocal:
+    """Checks that a focal length for all frames, in pixels, belongs to photographs of one size, upright or turned."""
+
+    def __init__(self, top: Fields) -> None:
+        """Begins without photographs."""
+        self._top = top
+        self._first: tuple[str, Intrinsics] | None = None
+
+    def check(self, frame: Fields, lens: Intrinsics) -> None:
+        """Raises InvalidArgument if this is the first photograph of another size, and the file states no size."""
+        if "w" in frame or frame.closest("fl_x", "camera_angle_x") != "fl_x" or frame.owns("fl_x"):
+            return
+        file = frame.text("file_path")
+        if self._first is None:
+            self._first = file, lens
+        before, other = self._first
+        if sorted((lens.width, lens.height)) != sorted((other.width, other.height)):
+            sizes = f"{before} has {other.width} x {other.height} pixels, {file} {lens.width} x {lens.height}"
+            expected = f"photographs of one size, w and h of the camera, or fl_x in each frame ({sizes})"
+            raise self._top.fail("fl_x", expected, self._top.number("fl_x"))
+
+
 def _model(frame: Fields) -> str:
     """Returns the camera model by COLMAP's name; instant-ngp only tells fisheyes from pinholes."""
     is_fisheye = frame.flag(_FISHEYE)

@@ -76,6 +76,31 @@ def test_lenses_that_are_not_those_of_the_file_are_refused(tmp_path: Path, top: 
         Capture.load(write(tmp_path, **top))
 
 
+def test_one_focal_length_is_not_that_of_photographs_of_several_sizes(tmp_path: Path) -> None:
+    write_images(tmp_path, 3)
+    sizes = {0: (64, 48), 1: (48, 64), 2: (64, 48)}
+
+    def take(own: dict[str, Any] | None = None, **top: Any) -> list[tuple[float, int]]:
+        for k, size in sizes.items():
+            Image.new("RGB", size).save(tmp_path / "images" / f"photo_{k}.jpg")
+        write(tmp_path, 3, w=None, h=None, **top)
+        if own is not None:
+            values = json.loads((tmp_path / "transforms.json").read_text())
+            values["frames"][2] |= own
+            (tmp_path / "transforms.json").write_text(json.dumps(values))
+        return [(view.camera.model.fx, view.camera.width) for view in Capture.load(tmp_path).views]
+
+    # A camera that was turned has the same focal length in pixels.
+    assert take() == [(50, 64), (50, 48), (50, 64)]
+    sizes[2] = (128, 96)
+    photographs = "images/photo_0.jpg has 64 x 48 pixels, images/photo_2.jpg 128 x 96"
+    with pytest.raises(InvalidArgument, match=rf"fl_x: expected photographs of one size, w and h .*\({photographs}\)"):
+        take()
+    assert take({"fl_x": 100.0})[2] == (100, 128)
+    assert take({"w": 128, "h": 96})[2] == (50, 128)
+    assert take(fl_x=None, camera_angle_x=1.0)[2][1] == 128
+
+
 def test_fields_without_use_are_named_together(tmp_path: Path):
     top = {"skew": 0.5, "applied_scale": 0.5, "b2": 0, "aabb_scale": 16, "some_list": [0, 0.0]}
     write(tmp_path, frame={"b1": 3.0, "b2": 0.0, "sharpness": 9.0, "depth_file_path": "d.png"}, **top)

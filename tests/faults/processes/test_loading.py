@@ -20,7 +20,7 @@ from support.ports import reserved_port
 from support.workers.slow_render import wait_until
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
-START_SECONDS = 8.0
+START_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")

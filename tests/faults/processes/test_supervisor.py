@@ -78,7 +78,7 @@ def test_workers_killed_under_load_cost_no_call() -> None:
 
 def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
     started = time.monotonic()
-    with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
+    with worker("--device", "cpu", supervised=True) as process, Client(process.target, retry_s=60) as client:
         expected = client.render(cloud(), CAMERA).color
         first = time.monotonic() - started
         took = []
@@ -98,7 +98,7 @@ def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
     if min(took) >= max(RECOVERY_SECONDS, first):
         # The machine may have become slower since the first start.
         started = time.monotonic()
-        with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
+        with worker("--device", "cpu", supervised=True) as process, Client(process.target, retry_s=60) as client:
             client.render(cloud(), CAMERA)
             assert min(took) < time.monotonic() - started
 

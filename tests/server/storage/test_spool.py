@@ -412,8 +412,10 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(
     assert not waiting.is_alive()
     assert writer.flush(100)
     assert written[0] == "b19" and len(written) == 25
-    # Of many small writes of one tenant, not every one waits behind a large write of the other.
-    assert written.index("b18") < written.index("a3")
+    # Of many small writes of one tenant, not every one waits behind a large write of the other: all are due at the same
+    # time, so the order of each owner's is arbitrary.
+    last = max(written.index(f"b{number}") for number in range(20))
+    assert sum(name.startswith("a") for name in written[:last]) <= 1
 
 
 def test_memory_has_its_room_until_it_is_released(tmp_path: Path, metrics: Metrics) -> None:

@@ -42,11 +42,12 @@ def kinds() -> World:
 def test_spheres_that_are_off_are_near_nothing() -> None:
     world, spheres = kinds(), cloud()
     spheres[0, 0, :10, 3] = -0.01
-    found = evaluate(spheres, world, Settings(activation_distance=5.0), outputs=OUTPUTS).outputs
+    spheres[0, 1, :10, 0] = float("nan")
+    found = evaluate(spheres, world, Settings(activation_distance=5.0), outputs=OUTPUTS, checked=True).outputs
     for name, value in (("cost", 0.0), ("distance", float("inf")), ("instance", -1), ("face", -1), ("normal", 0.0)):
-        assert (found[name][0, 0, :10] == value).all(), name
+        assert (found[name][0, :, :10] == value).all(), name
         assert not (found[name][1] == value).all(), name
-    assert (found["gradient"][0, 0, :10] == 0.0).all()
+    assert (found["gradient"][0, :, :10] == 0.0).all()
 
 
 # More than 512 spheres are sorted along a curve first.

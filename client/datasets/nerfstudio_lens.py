@@ -65,7 +65,7 @@ class SharedFocal:
         self._first: tuple[str, Intrinsics] | None = None
 
     def check(self, frame: Fields, lens: Intrinsics) -> None:
-        """Raises InvalidArgument if this is the first photograph of another size, and the file states no size."""
+        """Raises InvalidArgument if the photograph's size is not the first one's, and the file states no size."""
         if "w" in frame or frame.closest("fl_x", "camera_angle_x") != "fl_x" or frame.owns("fl_x"):
             return
         file = frame.text("file_path")

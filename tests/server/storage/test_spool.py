@@ -412,8 +412,8 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(
     assert not waiting.is_alive()
     assert writer.flush(100)
     assert written[0] == "b19" and len(written) == 25
-    # Of many small writes of one tenant, not every one waits behind a large write of the other: all are due at the same
-    # time, so the order of each owner's is arbitrary.
+    # The last of one tenant's small writes waits for at most one large write of the other. The order of each owner's is
+    # arbitrary, since all are due at the same time.
     last = max(written.index(f"b{number}") for number in range(20))
     assert sum(name.startswith("a") for name in written[:last]) <= 1
 
